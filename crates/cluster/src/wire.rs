@@ -14,6 +14,7 @@ pub(crate) mod events;
 pub mod limits;
 mod measurements;
 mod refusal;
+mod size;
 #[cfg(test)]
 mod tests;
 

@@ -3,18 +3,22 @@
 //! Answers that were interrupted go on before new ones begin, and take turns among themselves in the same
 //! way.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use exo_types::{Attempt, NodeId, Principal, RequestId, SequenceId, SequenceSpec};
 
 use super::pages::Need;
-use crate::wire::{Submission, limits};
+use crate::wire::{Submission, limits, spec_bytes_about};
 
 /// Sequences that were submitted before and may wait: four times the slots that a placement may have.
 const RETURNING_MAX: usize = 4 * limits::SEQUENCES_MAX;
 
-/// And their tokens in all: 64 MiB.
-const RETURNING_TOKENS_MAX: usize = 16 << 20;
+/// And their bytes in all: histories, grammars and biases.
+const RETURNING_BYTES_MAX: usize = 64 << 20;
+
+/// The same of those that were not submitted before, where principals take no more than their shares. Shares
+/// of others that come later may be added to it, up to twice as many.
+const NEW_BYTES_MAX: usize = 128 << 20;
 
 /// A sequence that waits, and the pages it waits for.
 #[derive(Clone, Debug)]
@@ -56,16 +60,18 @@ impl Queue {
     pub(super) fn is_full_for(&self, submission: &Submission) -> bool {
         match is_returning(submission) {
             true => self.is_full_for_returning(submission),
-            false => self.is_full_for_new(submission.spec.principal),
+            false => {
+                self.is_full_for_new(submission.spec.principal) || self.has_no_bytes_for_new(&submission.spec)
+            }
         }
     }
 
     fn is_full_for_returning(&self, submission: &Submission) -> bool {
-        let tokens = |s: &Submission| s.spec.history.len();
+        let bytes = |s: &Submission| spec_bytes_about(&s.spec);
         // New ones take nothing from them.
         let returning = || self.iter().filter(|waiting| is_returning(waiting));
-        let waiting: usize = returning().map(tokens).sum();
-        returning().count() >= RETURNING_MAX || waiting + tokens(submission) > RETURNING_TOKENS_MAX
+        let waiting: usize = returning().map(bytes).sum();
+        returning().count() >= RETURNING_MAX || waiting + bytes(submission) > RETURNING_BYTES_MAX
     }
 
     /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many
@@ -80,6 +86,22 @@ impl Queue {
         let share = (self.len_max / (others + 1)).max(1);
         let has_share = own >= share || (own > 0 && len >= 2 * self.len_max);
         len >= self.len_max && (has_share || len >= 4 * self.len_max)
+    }
+
+    /// The same of bytes: a member may send the longest histories and grammars that there can be.
+    fn has_no_bytes_for_new(&self, spec: &SequenceSpec) -> bool {
+        let (mut all, mut own, mut others) = (0, 0, BTreeSet::new());
+        for waiting in self.iter().filter(|waiting| !is_returning(waiting)) {
+            let bytes = spec_bytes_about(&waiting.spec);
+            all += bytes;
+            if waiting.spec.principal == spec.principal {
+                own += bytes;
+            } else {
+                others.insert(waiting.spec.principal);
+            }
+        }
+        let (bytes, share) = (spec_bytes_about(spec), NEW_BYTES_MAX / (others.len() + 1));
+        all + bytes > NEW_BYTES_MAX && (own + bytes > share || all + bytes > 2 * NEW_BYTES_MAX)
     }
 
     /// The caller has asked [`Queue::is_full_for`].

@@ -28,6 +28,13 @@ impl StageMachine {
         if !self.follows(from, &message, out) {
             return Ok(());
         }
+        // Before it waits: rows are by far the most of it.
+        let tokens = message.frame.token_count();
+        let expected_bytes = if self.index == 0 { 0 } else { self.rows_bytes(tokens) } as u64;
+        let (step, got_bytes) = (message.frame.step, message.rows.len() as u64);
+        if got_bytes != expected_bytes {
+            return Err(PipelineBreak::Rows { step, got_bytes, expected_bytes });
+        }
         let (got, expected) =
             (message.frame.step, self.waiting.back().map_or(self.step_next, |last| last.frame.step + 1));
         if got == 0 {
@@ -86,11 +93,6 @@ impl StageMachine {
         }
         for command in &commands {
             self.command(frame.step, command)?;
-        }
-        let expected_bytes = if self.index == 0 { 0 } else { self.rows_bytes(frame.token_count()) };
-        if rows.len() != expected_bytes {
-            let (got_bytes, expected_bytes) = (rows.len() as u64, expected_bytes as u64);
-            return Err(PipelineBreak::Rows { step: frame.step, got_bytes, expected_bytes });
         }
         for part in &frame.sequences {
             self.advance(frame.step, part)?;

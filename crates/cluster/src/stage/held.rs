@@ -12,6 +12,8 @@ pub(crate) const HOLD_MAX: Duration = Duration::from_secs(2);
 const FRAMES_MAX: usize = 4;
 /// Steps that wait for all stages of a node.
 const FRAMES_IN_ALL_MAX: usize = 64;
+/// And their bytes. A step 0 that is honest has as many as its stage has kept pages, 8 each.
+const BYTES_IN_ALL_MAX: usize = 16 << 20;
 
 /// Holds step 0 until its stage is there, or says what is missing. A later step finds its stage, or the term
 /// is over: it is not held.
@@ -27,6 +29,7 @@ struct HeldStep {
     from: NodeId,
     position: ShardPosition,
     message: StepMessage,
+    bytes: usize,
     missing: MissingPart,
 }
 
@@ -48,13 +51,28 @@ impl HeldSteps {
         let (placement, stage) = (message.frame.placement, message.stage);
         let position = ShardPosition { placement, stage, rank: 0 };
         let waiting = self.frames.iter().filter(|held| held.position == position).count();
-        let is_full = waiting >= FRAMES_MAX || self.frames.len() >= FRAMES_IN_ALL_MAX;
-        let held = HeldStep { since: now, from, position, message, missing };
+        let bytes = message.bytes_about();
+        let is_full = waiting >= FRAMES_MAX || !self.has_room(from, bytes);
+        let held = HeldStep { since: now, from, position, message, bytes, missing };
         if held.message.frame.step > 0 || is_full {
             return Some(held.answer(now));
         }
         self.frames.push(held);
         None
+    }
+
+    /// Whether one more fits. Half of all places, and half of their bytes, are not for one sender: it may
+    /// have made up the placements of its steps.
+    fn has_room(&self, from: NodeId, bytes: usize) -> bool {
+        let sum = |frames: &mut dyn Iterator<Item = &HeldStep>| {
+            frames.fold((1, bytes), |(count, bytes), held| (count + 1, bytes + held.bytes))
+        };
+        let (count, all) = sum(&mut self.frames.iter());
+        let (own_count, own) = sum(&mut self.frames.iter().filter(|held| held.from == from));
+        count <= FRAMES_IN_ALL_MAX
+            && all <= BYTES_IN_ALL_MAX
+            && own_count <= FRAMES_IN_ALL_MAX / 2
+            && own <= BYTES_IN_ALL_MAX / 2
     }
 
     /// The stage is there: its steps in order, with their senders.
@@ -168,5 +186,27 @@ mod tests {
         }
         assert!(held.hold(at(0), node(1), step(0, 1), loading()).is_some());
         assert_eq!(held.hold(at(0), node(1), step(0, 2), loading()), None, "another stage has room");
+    }
+
+    #[test]
+    fn one_sender_takes_neither_all_places_nor_more_than_so_many_bytes() {
+        let mut held = HeldSteps::default();
+        let stages = |held: &mut HeldSteps, from: u8, rows: usize| {
+            let fits = |stage: &u32| {
+                let message =
+                    StepMessage { rows: vec![0; rows].into(), ..step(0, 100 * u32::from(from) + stage) };
+                held.hold(at(0), node(from), message, loading()).is_none()
+            };
+            (0..99).take_while(fits).count()
+        };
+        assert_eq!(stages(&mut held, 1, 0), FRAMES_IN_ALL_MAX / 2);
+        assert_eq!(stages(&mut held, 2, 0), FRAMES_IN_ALL_MAX / 2, "the other half is there for others");
+        assert_eq!(stages(&mut held, 3, 0), 0);
+        let mut held = HeldSteps::default();
+        assert_eq!(stages(&mut held, 1, 1 << 20), 8);
+        assert_eq!(stages(&mut held, 2, 1 << 20), 8);
+        assert_eq!(stages(&mut held, 3, 1 << 10), 0, "16 MiB wait");
+        held.expire(at(2000));
+        assert_eq!(stages(&mut held, 3, 1 << 20), 8, "what went takes no room");
     }
 }

@@ -670,3 +670,19 @@ fn a_broken_stage_is_whole_again_in_the_next_term() {
     let out = s.handle(Time::ZERO, StageInput::Rewired { term: Term(2) });
     assert_eq!(show(&out), ["compute 0: rows 0"]);
 }
+
+/// While one step computes: a later one that has more rows than its tokens need must not wait in memory.
+#[test]
+fn rows_of_another_length_than_that_of_their_tokens_do_not_wait_for_their_turn() {
+    let mut s = stage(1);
+    feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[1])]));
+    let long = StepMessage { rows: vec![0; 1 << 10].into(), ..step(1, 2, vec![], vec![part(1, 1, &[2])]) };
+    let out = feed(&mut s, long);
+    let why = out.iter().find_map(|out| match out {
+        StageOutput::Send { message: DataMessage::PipelineBroken { why, .. }, .. } => Some(why),
+        _ => None,
+    });
+    let expected = PipelineBreak::Rows { step: 2, got_bytes: 1 << 10, expected_bytes: 8 };
+    assert_eq!(why, Some(&expected), "{out:?}");
+    assert!(s.waiting.is_empty());
+}

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use exo_cluster::wire::{DataMessage, StageCommand, StepFailure, spec_bytes_about};
-use exo_types::{NodeId, PromptReport, SampledToken, SequenceSpec, Time};
+use exo_cluster::wire::DataMessage;
+use exo_types::{NodeId, Time};
 
 /// Longer than two nodes that just met need to open their links, short enough for whoever waits for an
 /// answer.
@@ -39,7 +39,7 @@ impl HeldMessages {
         to: NodeId,
         message: Box<DataMessage>,
     ) -> Result<(), Box<DataMessage>> {
-        let bytes = bytes_about(&message);
+        let bytes = message.bytes_about();
         let waiting = self.peers.get(&to).map_or(0, VecDeque::len);
         if waiting >= MESSAGES_MAX || self.bytes + bytes > BYTES_MAX {
             tracing::trace!(peer = %to, bytes, waiting, waiting_bytes = self.bytes, "no room for a message to wait");
@@ -82,59 +82,14 @@ impl HeldMessages {
     }
 }
 
-/// About as many bytes as the message takes: rows, lists and grammars; everything else of it is small.
-fn bytes_about(message: &DataMessage) -> usize {
-    const REST: usize = 256;
-    let open_bytes = |spec: &SequenceSpec| REST + spec_bytes_about(spec);
-    let failure_bytes = |failure: &StepFailure| REST + failure.message.len() + 32 * failure.sequences.len();
-    REST + match message {
-        DataMessage::Submit(submission) => open_bytes(&submission.spec) + 4 * submission.stop_tokens.len(),
-        DataMessage::Step(step) => {
-            let commands = step.commands.iter().map(|command| match command {
-                StageCommand::Open { spec, cached, .. } => open_bytes(spec) + 8 * cached.len(),
-                StageCommand::Keep { pages, .. } => 64 + 16 * pages.len(),
-                StageCommand::Forget(pages) => 64 + 8 * pages.len(),
-                _ => 64,
-            });
-            let sequences = step.frame.sequences.iter().map(|s| 128 + 4 * s.tokens.len());
-            let failures: usize = step.failures.iter().map(failure_bytes).sum();
-            step.rows.len()
-                + commands.sum::<usize>()
-                + sequences.sum::<usize>()
-                + failures
-                + 8 * (step.kept.len() + step.pages.len())
-        }
-        DataMessage::Tokens(tokens) => {
-            let results = tokens.results.iter().map(|result| {
-                let drawn = result.tokens.iter().map(|t| 64 + 8 * t.top.len() + report_bytes(t));
-                64 + drawn.sum::<usize>() + 4 * result.forced.len()
-            });
-            let failures: usize = tokens.failures.iter().map(failure_bytes).sum();
-            results.sum::<usize>() + failures + 8 * (tokens.kept.len() + tokens.pages.len())
-        }
-        DataMessage::StepFailed(failure) => failure_bytes(failure),
-        DataMessage::Undelivered { sequences, .. } => 32 * sequences.len(),
-        _ => 0,
-    }
-}
-
-/// What was asked of a prompt comes with the first token behind it.
-fn report_bytes(token: &SampledToken) -> usize {
-    match token.prompt.as_deref() {
-        Some(PromptReport::Embedding(vector)) => 4 * vector.len(),
-        Some(PromptReport::Scores(scores)) => scores.iter().map(|score| 8 + 8 * score.top.len()).sum(),
-        None => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use exo_cluster::wire::{Submission, TokenResult, TokensMessage};
     use exo_types::{
-        Attempt, Constraint, Epoch, PlacementId, Principal, PromptQuery, RequestId, SamplingParams,
-        SequenceId, Term,
+        Attempt, Constraint, Epoch, PlacementId, Principal, PromptQuery, PromptReport, RequestId,
+        SampledToken, SamplingParams, SequenceId, SequenceSpec, Term,
     };
 
     use super::*;

@@ -68,3 +68,33 @@ fn what_was_submitted_before_finds_a_seat_in_a_full_queue() {
     }
     assert_eq!(show(&submit(&mut s, 21, 4, 12)), ["rejected 21 QueueFull"]);
 }
+
+/// Grammars are by far the most of a short prompt, and any member may call what it sends a second attempt.
+#[test]
+fn what_waits_has_a_bound_in_bytes_with_its_grammars() {
+    let constraint = exo_types::Constraint {
+        grammar: "x".repeat(exo_types::GRAMMAR_BYTES_MAX),
+        engine: String::new(),
+        vocabulary: [0; 32],
+    };
+    let constraint = Some(std::sync::Arc::new(constraint));
+    let accepted =
+        |s: &mut Scheduler, attempt: Attempt, principal: Principal, numbers: std::ops::Range<u128>| {
+            let fits = |n: &u128| {
+                let mut submission = Submission { attempt, ..submission(*n, 4, 12) };
+                submission.spec.principal = principal;
+                submission.spec.sampling.constraint.clone_from(&constraint);
+                let out = show(&s.handle(Time::ZERO, SchedulerInput::Submit { from: node(9), submission }));
+                assert!(out[0].starts_with("accepted") || out[0].ends_with("QueueFull"), "{out:?}");
+                out[0].starts_with("accepted")
+            };
+            numbers.take_while(fits).count()
+        };
+    let config = SchedulerConfig { queue_len_max: 1000, ..SchedulerConfig::default() };
+    let mut s = serving(config, Placement { slots: 1, ..placement(1, 1, &[1]) }, 4, 8);
+    submit(&mut s, 1, 4, 12); // it runs
+    let [a, b] = [1, 2].map(|n| Principal([n; 16]));
+    assert_eq!(accepted(&mut s, Attempt(2), a, 2..1000), 63, "64 MiB, the prompts of each included");
+    assert_eq!(accepted(&mut s, Attempt::FIRST, a, 1000..2000), 127, "new ones have their own bound");
+    assert_eq!(accepted(&mut s, Attempt::FIRST, b, 2000..3000), 63, "a half is the other's share");
+}
