@@ -286,12 +286,16 @@ impl NodeMachine {
                 let kept = self.backups.kept.get(&request);
                 if kept.is_some_and(|kept| kept.is_of(from)) {
                     self.backups.kept.remove(&request);
+                } else {
+                    tracing::trace!(%from, %request, "the end of a request of which it has no copy here");
                 }
             }
             BackupMessage::GiveUp { request } => {
                 let kept = self.backups.kept.get_mut(&request);
                 if let Some(kept) = kept.filter(|kept| kept.is_of(from)) {
                     (kept.is_orphan, kept.given, kept.heard_at) = (true, None, self.awake.now());
+                } else {
+                    tracing::trace!(%from, %request, "gives up a request of which it has no copy here");
                 }
             }
             BackupMessage::Dropped { request, has_room } => self.copy_dropped(from, request, has_room),
@@ -354,6 +358,8 @@ impl NodeMachine {
             if !has_room {
                 own.refused_by.insert(from);
             }
+        } else {
+            tracing::trace!(%from, %request, "no copy of a request that it is not to keep");
         }
     }
 

@@ -107,8 +107,9 @@ impl Bandwidths {
         if received.is_burst {
             self.burst = self.burst.take_if(|(node, _)| *node != from);
         }
-        let Some(peer) = self.peers.get_mut(&from) else { return };
-        let Some(bytes_per_s) = received.bytes_per_s() else { return };
+        let Some((peer, bytes_per_s)) = self.peers.get_mut(&from).zip(received.bytes_per_s()) else {
+            return tracing::trace!(peer = %from, ?received, "bytes that say nothing of a bandwidth");
+        };
         let is_old = peer.good.is_none_or(|good| now.since(good.at) >= OLD_AFTER);
         let before = peer.good.map_or(bytes_per_s, |good| good.bytes_per_s);
         // Weights that wait for a disk say only that the link is not slower.

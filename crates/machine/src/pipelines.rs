@@ -345,8 +345,14 @@ impl NodeMachine {
         if let Some(entry) = self.schedulers.get_mut(&placement) {
             let outputs = entry.scheduler.tokens(self.awake.now(), from, &tokens);
             self.scheduler_outputs(placement, outputs);
+        } else if tokens.results.is_empty() {
+            tracing::trace!(peer = %from, %placement, %term, step, "a step came back to no scheduler");
         }
         for result in tokens.results {
+            if !self.drivers.contains_key(&result.sequence) {
+                tracing::trace!(peer = %from, request = %result.sequence.request, %placement, step, "tokens for no driver of this node");
+                continue;
+            }
             self.feed_driver(result.sequence, DriverInput::Tokens { from, placement, term, step, result });
         }
     }

@@ -16,6 +16,7 @@ pub(crate) fn keep_links(before: &[LinkReport], now: &mut [LinkReport]) {
         let Some(last) = before.iter().find(|last| last.peer == link.peer) else { continue };
         let Some((old, new)) = last.inbound.zip(link.inbound) else { continue };
         if is_leap(old.bytes_per_s, new.bytes_per_s) && new.count.saturating_sub(old.count) <= REFUSED_MAX {
+            tracing::trace!(peer = %link.peer, ?old, ?new, "a bandwidth out of all proportion is not believed");
             link.inbound = Some(old);
         }
     }

@@ -103,7 +103,7 @@ impl Membership {
     /// Leads or follows `epoch` once it is on disk. A higher epoch takes the place of one that waits.
     fn move_to(&mut self, epoch: Epoch) {
         if self.now < self.moves_from {
-            return;
+            return tracing::trace!(%epoch, "no move to another epoch: the disk has just refused one");
         }
         match self.write.begin(epoch, self.me) {
             Ok(true) => self.out.push(Output::Persist(epoch)),

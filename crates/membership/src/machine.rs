@@ -303,9 +303,13 @@ impl Membership {
             return;
         }
         let now = self.now;
-        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Some(peer) = self.peers.get_mut(&from) else {
+            return tracing::trace!(peer = %from, ?epoch, "a message of who is no member");
+        };
         match peer.run(now, incarnation) {
-            SenderProcess::Over => return,
+            SenderProcess::Over => {
+                return tracing::trace!(peer = %from, ?epoch, incarnation, "a message of a process that is over");
+            }
             SenderProcess::Restarted => self.restarted(from),
             SenderProcess::Same => {}
         }
