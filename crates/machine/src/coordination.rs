@@ -161,6 +161,7 @@ impl NodeMachine {
         self.asks.forget_old_unanswered(now);
         self.lead_when_written();
         self.release_replies();
+        self.answer_early();
         self.ask_early();
     }
 

@@ -357,6 +357,7 @@ impl NodeMachine {
             && self.held_steps.is_empty()
             && self.instance_failures.is_empty()
             && self.pull_at.is_none()
+            && !self.owes_log()
             && self.moving_in.is_none()
             && (self.leader.is_some() && self.leads_soon.is_none())
             && self.instances.iter().all(|instance| instance.is_ready() && instance.moving.is_none())

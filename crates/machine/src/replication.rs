@@ -29,6 +29,10 @@ pub(crate) const CATCH_UP_ALL_MAX: Duration = Duration::from_secs(2);
 const SILENCES_MAX: u32 = 3;
 /// How long a coordinator is not followed after it sent what cannot be.
 pub(crate) const DISTRUST_FOR: Duration = Duration::from_secs(10);
+/// After a long part of the log a member gets the next answer so much later: it may ask without reading.
+const ANSWER_EVERY: Duration = Duration::from_millis(100);
+/// What is long.
+const LONG_BYTES: usize = 256 << 10;
 /// Answers that wait. Above that they go out with the number of holders that there are.
 const WAITING_MAX: usize = 256;
 
@@ -50,6 +54,45 @@ pub(crate) struct Replication {
     silent: BTreeSet<NodeId>,
     /// How often each did not answer, over all epochs.
     silences: BTreeMap<NodeId, u32>,
+    /// Long parts go out one after the other.
+    pace: Pace,
+}
+
+/// When each member may have the next part of the log.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When each was last sent a long part.
+    answered: BTreeMap<NodeId, Time>,
+    /// The last question of each kind and member that came too early: it is answered later.
+    early: BTreeMap<(NodeId, LogQuestion), LogHead>,
+}
+
+impl Pace {
+    fn sent(&mut self, now: Time, to: NodeId, bytes: usize) {
+        if bytes >= LONG_BYTES {
+            self.answered.insert(to, now);
+        }
+    }
+
+    /// Whether the member has had its last long part for a while; else the question waits.
+    fn may_answer(&mut self, now: Time, from: NodeId, question: LogQuestion, head: LogHead) -> bool {
+        self.answered.retain(|_, at| now.since(*at) < ANSWER_EVERY);
+        let is_early = self.answered.contains_key(&from);
+        if is_early {
+            tracing::trace!(peer = %from, ?question, %head, "asks for the log again at once; it is answered later");
+            self.early.insert((from, question), head);
+        } else {
+            self.early.remove(&(from, question));
+        }
+        !is_early
+    }
+}
+
+/// What a member asks about the log behind an end of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum LogQuestion {
+    Pull,
+    CatchUp,
 }
 
 /// Why a part of another's log is not taken in; what follows on "an entry that".
@@ -141,13 +184,13 @@ impl NodeMachine {
     /// This node was elected, and leads once it has what others have.
     pub(crate) fn begin_to_catch_up(&mut self, serving: BTreeSet<InstanceId>) {
         self.refuse_waiting_replies();
-        let Replication { silences, mut served, .. } = std::mem::take(&mut self.replication);
+        let Replication { silences, mut served, pace, .. } = std::mem::take(&mut self.replication);
         if self.leads_soon.is_none() {
             served.clear(); // of an earlier time
         }
         served.extend(serving);
         let elected_at = self.now.time;
-        self.replication = Replication { elected_at, served, silences, ..Replication::default() };
+        self.replication = Replication { elected_at, served, silences, pace, ..Replication::default() };
     }
 
     /// Whether another half only placed anew, for itself, what served here all the while. Nobody was told of
@@ -289,7 +332,7 @@ impl NodeMachine {
         self.note_holder(from, head);
         let stands_still = before.is_some_and(|before| before.log == head);
         if stands_still && head != self.log.durable() {
-            self.send_log(from, head);
+            self.answer_log(from, LogQuestion::Pull, head);
         }
     }
 
@@ -338,6 +381,11 @@ impl NodeMachine {
             }
             LeaderStep::Nothing => return,
         };
+        self.send_part(to, message);
+    }
+
+    fn send_part(&mut self, to: NodeId, message: LogMessage) {
+        self.replication.pace.sent(self.now.time, to, message.bytes_about());
         self.send_control(to, ControlMessage::Log(message));
     }
 
@@ -346,11 +394,37 @@ impl NodeMachine {
             return tracing::trace!(peer = %from, leader = ?self.leader, "asks for the log of a node that does not lead");
         }
         self.note_holder(from, head);
-        self.send_log(from, head);
+        self.answer_log(from, LogQuestion::Pull, head);
+    }
+
+    /// Sends what follows that end, at once or when the member has had a while for the part before.
+    fn answer_log(&mut self, to: NodeId, question: LogQuestion, head: LogHead) {
+        if !self.replication.pace.may_answer(self.now.time, to, question, head) {
+            return;
+        }
+        match question {
+            LogQuestion::Pull => self.send_log(to, head),
+            LogQuestion::CatchUp => self.send_tail(to, head),
+        }
+    }
+
+    /// Whether a member waits for a part of the log.
+    pub(crate) fn owes_log(&self) -> bool {
+        !self.replication.pace.early.is_empty()
+    }
+
+    /// Answers what was asked too early.
+    pub(crate) fn answer_early(&mut self) {
+        for ((from, question), head) in std::mem::take(&mut self.replication.pace.early) {
+            let leads = self.is_leading() && self.leads_soon.is_none();
+            if leads || question == LogQuestion::CatchUp {
+                self.answer_log(from, question, head);
+            }
+        }
     }
 
     /// Somebody who was elected asks for what only this node has, which may not have heard of that yet.
-    fn tail_asked(&mut self, from: NodeId, head: LogHead) {
+    fn send_tail(&mut self, to: NodeId, head: LogHead) {
         let has_entries = self.log.hash_at(head.index) == Some(head.hash);
         let message = if !has_entries && self.log.goes_through(head) {
             let (LogHead { index, hash }, state) = (self.log.durable(), self.state().encode());
@@ -361,7 +435,7 @@ impl NodeMachine {
             let entries = self.log.after(head.index, max);
             LogMessage::Tail { after_index: head.index, after_hash: head.hash, entries }
         };
-        self.send_control(from, ControlMessage::Log(message));
+        self.send_part(to, message);
     }
 
     // ---- following ----
@@ -399,7 +473,9 @@ impl NodeMachine {
                 let (head, ancestors) = (LogHead { index, hash }, Ancestors::new(ancestors));
                 return self.longer_log_came(from, head, ancestors, &state);
             }
-            LogMessage::CatchUp { index, hash } => return self.tail_asked(from, LogHead { index, hash }),
+            LogMessage::CatchUp { index, hash } => {
+                return self.answer_log(from, LogQuestion::CatchUp, LogHead { index, hash });
+            }
             LogMessage::Entries { epoch, .. } | LogMessage::Snapshot { epoch, .. } => epoch,
         };
         if from == self.me || !self.leads(epoch, from) {
@@ -498,5 +574,31 @@ impl NodeMachine {
         self.log.written(after, entries);
         self.feed_coordinator(CoordinatorInput::Replicated(events));
         self.tell_log_end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_parts_of_the_log_go_out_at_a_pace_and_short_ones_at_once() {
+        let (mut pace, at) = (Pace::default(), Time::from_millis);
+        let [a, b] = [1, 2].map(|n| NodeId([n; 32]));
+        let heads = [LogHead::EMPTY, LogHead::EMPTY.then(&[1])];
+        for ms in 0..10 {
+            assert!(pace.may_answer(at(ms), a, LogQuestion::Pull, heads[0]), "an acknowledgement, say");
+            pace.sent(at(ms), a, LONG_BYTES - 1);
+        }
+        pace.sent(at(10), a, LONG_BYTES);
+        assert!(pace.may_answer(at(11), b, LogQuestion::CatchUp, heads[0]), "another member");
+        assert!(!pace.may_answer(at(11), a, LogQuestion::CatchUp, heads[0]));
+        assert!(!pace.may_answer(at(109), a, LogQuestion::Pull, heads[0]));
+        assert!(!pace.may_answer(at(109), a, LogQuestion::Pull, heads[1]));
+        let early =
+            BTreeMap::from([((a, LogQuestion::Pull), heads[1]), ((a, LogQuestion::CatchUp), heads[0])]);
+        assert_eq!(pace.early, early, "the last of each kind is not forgotten");
+        assert!(pace.may_answer(at(110), a, LogQuestion::Pull, heads[1]));
+        assert_eq!(pace.early.len(), 1, "that one is answered");
     }
 }

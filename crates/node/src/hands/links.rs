@@ -30,7 +30,7 @@ use crate::library::Library;
 use crate::log_capture::LogCapture;
 use crate::meters::Meters;
 use exo_accelerators::chain;
-use tasks::{FINISH_MAX, Frame};
+use tasks::{FINISH_MAX, Frame, Queued};
 
 /// For an address to refuse a connection.
 const PROBE_MAX: Duration = Duration::from_millis(500);
@@ -44,6 +44,14 @@ const PROBES: [Duration; 4] =
 const ASKING_MAX: usize = 32;
 /// Messages that may wait for a slow peer; one more and the link is given up.
 const QUEUE_LEN_MAX: usize = 1024;
+/// And their bytes, about: eight of the longest messages of the control channel, and of the data channel as
+/// many steps of a long prompt as a pipeline of many stages has on their way.
+const fn queue_bytes_max(purpose: Purpose) -> u32 {
+    match purpose {
+        Purpose::Control => 64 << 20,
+        Purpose::Data => 256 << 20,
+    }
+}
 
 /// The links of this node.
 pub struct LinkHands {
@@ -62,7 +70,9 @@ pub struct LinkHands {
 
 /// A link that stands. Dropping it closes the link, behind what is queued.
 struct Link {
-    queue: mpsc::Sender<Frame>,
+    queue: mpsc::Sender<Queued>,
+    /// Bytes that may still wait in it.
+    room: Arc<Semaphore>,
     _closed: DropGuard,
 }
 
@@ -185,7 +195,8 @@ impl LinkHands {
         let (write, read) = tasks::tasks(ends, writer, reader, outgoing, queue.downgrade());
         self.writers.spawn(write);
         tokio::spawn(read);
-        self.links.insert(link, Link { queue, _closed: closed.drop_guard() });
+        let room = Arc::new(Semaphore::new(queue_bytes_max(purpose) as usize));
+        self.links.insert(link, Link { queue, room, _closed: closed.drop_guard() });
         Some(Input::LinkUp { link, peer, purpose, via, remote, dial })
     }
 
@@ -195,17 +206,23 @@ impl LinkHands {
             tracing::trace!(link = link.0, last = self.last.0, "a frame for a link that is gone");
             return;
         };
-        match found.queue.try_send(Frame::Outgoing(message)) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Closed(_)) => {
-                tracing::trace!(link = link.0, "a frame for a link that has ended"); // its end is on its way
+        let bytes = u32::try_from(tasks::bytes_about(&message)).unwrap_or(u32::MAX);
+        let room = found.room.clone().try_acquire_many_owned(bytes).ok();
+        let has_room = room.is_some();
+        let sent = match found.queue.try_reserve() {
+            Ok(place) if has_room => {
+                place.send(Queued { frame: Frame::Outgoing(message), _room: room });
+                return;
             }
-            Err(mpsc::error::TrySendError::Full(_)) => {
-                tracing::debug!(link = link.0, waiting = QUEUE_LEN_MAX, "the peer takes no more messages");
-                self.links.remove(&link);
-                self.events.post(Input::LinkDown { link, reason: LinkEnd::QueueFull });
-            }
+            sent => sent.map(|_| ()),
+        };
+        if let Err(mpsc::error::TrySendError::Closed(())) = sent {
+            return tracing::trace!(link = link.0, "a frame for a link that has ended"); // its end is on its way
         }
+        let (waiting, left_bytes) = (QUEUE_LEN_MAX - found.queue.capacity(), found.room.available_permits());
+        tracing::debug!(link = link.0, waiting, bytes, left_bytes, "the peer takes no more messages");
+        self.links.remove(&link);
+        self.events.post(Input::LinkDown { link, reason: LinkEnd::QueueFull });
     }
 
     /// Closes a link behind what is queued in it. Nothing more comes from it.

@@ -19,7 +19,7 @@ use exo_cluster::wire::{ControlMessage, DataMessage, WIRE_VERSION, WireError};
 use exo_machine::{Input, LinkEnd, LinkId, Outgoing, Purpose};
 use exo_transport::{FrameError, FrameReader, FrameWriter, SendError};
 use exo_types::NodeId;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::events::{Event, EventSender};
@@ -49,6 +49,21 @@ pub(super) enum Frame {
     Pong([u8; STAMP_BYTES]),
 }
 
+/// A frame in the queue of its link, with the room that it takes there.
+pub(super) struct Queued {
+    pub(super) frame: Frame,
+    pub(super) _room: Option<OwnedSemaphorePermit>,
+}
+
+/// About how much of a queue it takes.
+pub(super) fn bytes_about(message: &Outgoing) -> usize {
+    match message {
+        Outgoing::Accept { .. } | Outgoing::TwoProcesses | Outgoing::Ping => 0,
+        Outgoing::Control(message) => message.bytes_about(),
+        Outgoing::Data(message) => message.bytes_about(),
+    }
+}
+
 /// Which link the tasks are behind, and how they reach the loop.
 pub(super) struct Ends {
     pub(super) link: LinkId,
@@ -66,8 +81,8 @@ pub(super) fn tasks(
     ends: Ends,
     writer: FrameWriter,
     reader: FrameReader,
-    outgoing: mpsc::Receiver<Frame>,
-    queue: mpsc::WeakSender<Frame>,
+    outgoing: mpsc::Receiver<Queued>,
+    queue: mpsc::WeakSender<Queued>,
 ) -> (impl Future<Output = ()> + Send + use<>, impl Future<Output = ()> + Send + use<>) {
     let stamps = Stamps::new();
     let (failed, failure) = oneshot::channel();
@@ -80,7 +95,7 @@ pub(super) fn tasks(
 /// Ends behind the last queued frame once the link is closed, or soon after.
 async fn write(
     mut writer: FrameWriter,
-    mut outgoing: mpsc::Receiver<Frame>,
+    mut outgoing: mpsc::Receiver<Queued>,
     stamps: Stamps,
     closed: CancellationToken,
     failed: oneshot::Sender<SendError>,
@@ -99,11 +114,11 @@ async fn write(
 
 async fn write_all(
     writer: &mut FrameWriter,
-    outgoing: &mut mpsc::Receiver<Frame>,
+    outgoing: &mut mpsc::Receiver<Queued>,
     stamps: &Stamps,
     meter: &LinkMeter,
 ) -> Result<(), SendError> {
-    while let Some(frame) = outgoing.recv().await {
+    while let Some(Queued { frame, _room }) = outgoing.recv().await {
         match frame {
             Frame::Outgoing(Outgoing::Accept { incarnation }) => {
                 writer.send(KIND_ACCEPT, &[&[WIRE_VERSION], &incarnation.to_le_bytes()]).await?;
@@ -190,7 +205,7 @@ async fn read(mut link: LinkReader, mut reader: FrameReader, failure: oneshot::R
 
 struct LinkReader {
     ends: Ends,
-    queue: mpsc::WeakSender<Frame>,
+    queue: mpsc::WeakSender<Queued>,
     stamps: Stamps,
     /// Bytes that may still wait for the loop.
     unread: Arc<Semaphore>,
@@ -273,7 +288,10 @@ impl LinkReader {
     fn pong(&self, payload: &[u8]) -> Result<(), LinkEnd> {
         let stamp = payload.try_into();
         let stamp = stamp.map_err(|_| LinkEnd::Protocol(format!("a ping of {} bytes", payload.len())))?;
-        let queued = self.queue.upgrade().map(|queue| queue.try_send(Frame::Pong(stamp)));
+        let queued = self
+            .queue
+            .upgrade()
+            .map(|queue| queue.try_send(Queued { frame: Frame::Pong(stamp), _room: None }));
         if !matches!(queued, Some(Ok(()))) {
             tracing::trace!(link = self.ends.link.0, "no room for a pong");
         }

@@ -1,6 +1,6 @@
 //! Two endpoints on loopback, through the life of a link.
 
-use exo_cluster::wire::{ControlMessage, DataMessage, StepMessage, WIRE_VERSION};
+use exo_cluster::wire::{ControlMessage, DataMessage, LogMessage, StepMessage, WIRE_VERSION};
 use exo_transport::{FrameReader, FrameWriter, Incoming, MemberSet, NodeKey, Options};
 use exo_types::{StepFrame, Transport, WireDType};
 
@@ -220,6 +220,31 @@ async fn a_peer_that_takes_no_more_loses_its_link() {
     // On one thread: the writer does not run in between.
     for number in 0..=QUEUE_LEN_MAX as u64 {
         a.hands.send(from_a, Outgoing::Data(step(number, 4)));
+    }
+    assert_eq!(a.next().await, Input::LinkDown { link: from_a, reason: LinkEnd::QueueFull });
+}
+
+/// Its memory, too: a log and copies of requests are a few messages and many bytes.
+#[tokio::test]
+async fn a_queue_holds_so_many_bytes_and_what_was_written_takes_no_room_in_it() {
+    let (mut a, mut b) = sides().await;
+    let (from_a, from_b) = accepted(&mut a, &mut b, Purpose::Control, Transport::Tcp).await;
+    let long = || {
+        let (index, hash, ancestors, state) = (1, [0; 32], vec![], vec![7; 4 << 20]);
+        let message = LogMessage::TailSnapshot { index, hash, ancestors, state };
+        Outgoing::Control(Arc::new(ControlMessage::Log(message)))
+    };
+    for _ in 0..3 {
+        // On one thread: the writer does not run in between.
+        for _ in 0..15 {
+            a.hands.send(from_a, long());
+        }
+        for _ in 0..15 {
+            assert!(matches!(b.next().await, Input::Control { link, .. } if link == from_b));
+        }
+    }
+    for _ in 0..16 {
+        a.hands.send(from_a, long());
     }
     assert_eq!(a.next().await, Input::LinkDown { link: from_a, reason: LinkEnd::QueueFull });
     let more = tokio::time::timeout(Duration::from_millis(200), a.inbox.next()).await;
