@@ -475,7 +475,7 @@ fn what_begins_with_a_slash_at_the_prompt_is_a_command_and_nothing_of_it_is_sent
     ] {
         typed.write_all(typed_line.as_bytes()).unwrap();
         wait_for(answer, SOON, || text().contains(answer).then_some(()));
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::park_timeout(Duration::from_millis(500));
     }
     typed.write_all(b"/bye\n").unwrap();
     let ended = wait_for("its end", SOON, || child.try_wait().unwrap());
