@@ -7,6 +7,7 @@ use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
 use crate::cut_off::{CUT_OFF_AFTER, LINK_TRIED_FOR};
 use crate::links::{APART_FOR, OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
+use crate::persist::LOG_WRITE_MAX;
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
 
@@ -90,6 +91,12 @@ fn of_members() -> Vec<Bound> {
             format!("{} for each, {} in all", time(CATCH_UP_MAX), time(CATCH_UP_ALL_MAX)),
             "machine",
             "it leads with what it has",
+        ),
+        Bound::new(
+            "a write of the log that the disk does not answer, of a coordinator or of one just elected",
+            time(LOG_WRITE_MAX),
+            "machine",
+            "where another member is alive it leaves the lead to that one, and does not take it before its disk answers",
         ),
         Bound::new(
             "a candidate that lacks entries of another one, until it claims",

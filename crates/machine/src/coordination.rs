@@ -19,7 +19,7 @@ use exo_types::{DiskRoom, Epoch, ModelId, NodeId, Time};
 
 use crate::joining::window_left_s;
 use crate::links::RoundTrips;
-use crate::persist::{ActAsker, Durable, OwnAppend, Replaced, Unwritten, Written};
+use crate::persist::{ActAsker, Durable, LOG_WRITE_MAX, OwnAppend, Replaced, Unwritten, Written};
 use crate::plausible;
 use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, WriteFailure};
 
@@ -156,6 +156,7 @@ impl NodeMachine {
             let seconds = waited.as_secs();
             self.notice(Notice::Warning(format!("the disk has not answered a write for {seconds} s")));
         }
+        self.step_aside_if_late();
         let now = self.now.time;
         self.give_up_asks(|ask| now.since(ask.since) > ASK_MAX);
         self.asks.forget_old_unanswered(now);
@@ -163,6 +164,22 @@ impl NodeMachine {
         self.release_replies();
         self.answer_early();
         self.ask_early();
+    }
+
+    /// A disk that does not answer is no better than one that fails: what this node decided, or must have
+    /// before it leads, would be waited for without end. What it writes in the end are entries like others.
+    fn step_aside_if_late(&mut self) {
+        if !self.writes.is_log_late(self.now.time) {
+            return;
+        }
+        let led = self.is_leading();
+        self.feed_membership(exo_membership::Input::StepAside);
+        if led && !self.is_leading() {
+            let seconds = LOG_WRITE_MAX.as_secs();
+            self.notice(Notice::Warning(format!(
+                "the journal was not written within {seconds} s, so this node leaves the lead to others until the disk answers"
+            )));
+        }
     }
 
     /// A join window that is over stays over, whatever clocks say after the next start.

@@ -16,6 +16,9 @@ use crate::{Effect, PersistId, ReplyId, Write, WriteFailure};
 
 /// A disk that has not answered for so long is worth a line to the person who watches.
 const SLOW: Duration = Duration::from_secs(4);
+/// A disk that has not answered a write of the log for so long counts as one that failed it: as the
+/// coordinator's it would hold up all members.
+pub(crate) const LOG_WRITE_MAX: Duration = Duration::from_secs(10);
 
 /// Something that is on disk. The field is private to this file: only [`Writes::answered`] makes one.
 #[derive(Debug)]
@@ -173,8 +176,18 @@ impl Writes {
 
     /// Whether entries or a log are on their way.
     pub(crate) fn is_log_busy(&self) -> bool {
+        self.of_log().next().is_some()
+    }
+
+    /// Whether the disk has had some of them for longer than it may.
+    pub(crate) fn is_log_late(&self, now: Time) -> bool {
+        self.of_log().any(|since| now.since(since) >= LOG_WRITE_MAX)
+    }
+
+    /// Since when entries and logs are on their way.
+    fn of_log(&self) -> impl Iterator<Item = Time> {
         let is_log = |w: &Waiting| matches!(w, Waiting::Own(_) | Waiting::Followed(_) | Waiting::Replaced(_));
-        self.waiting.values().any(|(_, waiting)| is_log(waiting))
+        self.waiting.values().filter(move |(_, waiting)| is_log(waiting)).map(|(since, _)| *since)
     }
 
     /// Whether another's log is on its way in place of this node's.
@@ -289,6 +302,25 @@ mod tests {
         let answer = writes.answered(PersistId(1), Err(failure()));
         assert!(matches!(answer, Some(Err((Unwritten::Own(AppendId(7)), _)))), "{answer:?}");
         assert!(!writes.is_log_busy());
+    }
+
+    #[test]
+    fn the_log_is_late_ten_seconds_after_its_oldest_write_and_nothing_else_is() {
+        let (mut writes, mut out) = (Writes::default(), Vec::new());
+        let (before, entries, events) = (LogHead::EMPTY, vec![vec![1]], Vec::new());
+        let after = before.then_all(&entries);
+        let append = || FollowedAppend { before, after, entries: entries.clone(), events: Vec::new() };
+        let at = Time::from_millis;
+        writes.addresses(at(0), Write::Addresses(Vec::new()), &mut out);
+        writes.followed(at(1_000), append(), &mut out);
+        let epoch = Epoch { counter: 1, key: exo_types::NodeId([1; 32]) };
+        let own = OwnAppend { append: AppendId(7), epoch, before, after, entries: entries.clone(), events };
+        writes.own(at(6_000), own, &mut out);
+        assert!(!writes.is_log_late(at(10_999)), "addresses may take longer");
+        assert!(writes.is_log_late(at(11_000)));
+        writes.answered(PersistId(2), Ok(()));
+        assert!(!writes.is_log_late(at(15_999)), "the oldest was answered");
+        assert!(writes.is_log_late(at(16_000)));
     }
 
     #[test]

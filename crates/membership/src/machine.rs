@@ -361,13 +361,15 @@ impl Membership {
         self.distrusted.get(&node).is_some_and(|until| self.now < *until)
     }
 
-    /// Leads no more while there is somebody else who may.
+    /// Leads no more, and does not claim for a while, where there is somebody else who may.
     fn step_aside(&mut self) {
-        let is_other = self.peers.values().any(|peer| peer.status == NodeStatus::Alive);
-        if self.is_leading() && is_other {
+        if !self.peers.values().any(|peer| peer.status == NodeStatus::Alive) {
+            return;
+        }
+        self.claims_from = self.now + ASIDE;
+        if self.is_leading() {
             self.stop_leading();
             self.election = ElectionState::Seeking { clear_since: None };
-            self.claims_from = self.now + ASIDE;
             self.beat_soon();
         }
     }

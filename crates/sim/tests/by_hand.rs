@@ -142,6 +142,26 @@ fn in_an_election_of_20_s_no_one_shows_a_coordinator_out_of_reach() {
     assert!((0..3).all(|node| world.shown_coordinator(node).is_none()), "nobody was elected");
 }
 
+/// The coordinator's disk takes nothing for two minutes, and says nothing of it. What it was asked to place it
+/// never places; another leads after its ten seconds and an election.
+#[test]
+fn a_coordinator_whose_disk_hangs_leaves_the_lead_to_another() {
+    let s = Duration::from_secs;
+    let hang = FaultKind::SlowDisk { node: Whose::Coordinator, by: s(120), lasting: s(120) };
+    for node in 0..3 {
+        let client = Client { node, cancel: None, ..clients::list(SEED, 1, 6_000, 6_000).remove(0) };
+        let scenario = Scenario { clients: vec![client], ..scenario(3, true, &[(5_000, hang)], 40) };
+        let mut world = World::new(scenario, Options::default(), ALL);
+        world.run_until(Time::from_millis(4_900));
+        let first = world.shown_coordinator(node);
+        world.run_until(Time::from_millis(15_500));
+        assert_eq!(world.shown_coordinator(node), first, "not before its disk has had ten seconds");
+        world.run_until(Time::from_millis(25_000));
+        let mut second = (0..3).filter_map(|node| world.shown_coordinator(node));
+        assert!(second.any(|name| Some(name) != first), "asked at {node}: {first:?} leads still");
+    }
+}
+
 /// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
 fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();

@@ -445,6 +445,18 @@ fn a_coordinator_that_cannot_write_leaves_the_lead_to_another() {
 }
 
 #[test]
+fn who_waits_for_its_disk_does_not_claim_what_another_may_have() {
+    let mut sim = Sim::settled(16, 3);
+    // The next in line cannot write either, and says so for as long as that lasts.
+    for _ in 0..150 {
+        sim.input(1, Input::StepAside);
+        sim.input(2, Input::StepAside);
+        sim.run_ms(100);
+    }
+    assert_eq!(sim.agreed(), Ok(0));
+}
+
+#[test]
 fn an_announcement_takes_no_node_from_a_coordinator_that_it_hears() {
     let mut machine = Membership::new(Config::default(), id(0), Persisted::default(), Time::ZERO);
     handle(&mut machine, Time::ZERO, Input::Members(ids([0, 1, 2])));
