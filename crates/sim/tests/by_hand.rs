@@ -142,8 +142,8 @@ fn in_an_election_of_20_s_no_one_shows_a_coordinator_out_of_reach() {
     assert!((0..3).all(|node| world.shown_coordinator(node).is_none()), "nobody was elected");
 }
 
-/// The coordinator's disk takes nothing for two minutes, and says nothing of it. What it was asked to place it
-/// never places; another leads after its ten seconds and an election.
+/// The coordinator's disk takes nothing for two minutes, and says nothing of it. What it was asked to place
+/// it never places; another leads after its ten seconds and an election.
 #[test]
 fn a_coordinator_whose_disk_hangs_leaves_the_lead_to_another() {
     let s = Duration::from_secs;
