@@ -39,7 +39,7 @@ enum Proof {
     /// A node limited to 1 GiB withstands three minutes of hostile bodies, gives the memory back, and answers
     /// short requests beside them within 200 ms
     Bodies,
-    /// The placement that a plan chooses is as fast as the best on two nodes: alone on each, or split anywhere
+    /// The placement that a plan chooses is as fast as the best on two nodes: alone on each, or split
     #[command(after_help = "Example: cargo xtask prove choice --model qwen3-0.6b-q8_0.gguf --link 100:5")]
     Choice(choice::Options),
     /// Answers with a schema are of it, whatever the logits; no instance of the JSON Schema Test Suite is
@@ -49,8 +49,8 @@ enum Proof {
     /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is
     /// asked
     FreshClusters(fresh_clusters::Options),
-    /// Who holds one API key waits at most twice as long beside a hundred connections of another key as beside
-    /// one, and is not refused
+    /// Who holds one API key waits at most twice as long beside a hundred connections of another key as
+    /// beside one, and is not refused
     #[command(after_help = "Example: cargo xtask prove keys --model qwen3-0.6b-q8_0.gguf")]
     Keys(keys::Options),
     /// An answer goes on, with the same tokens, when the node of one of its stages is killed

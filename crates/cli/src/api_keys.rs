@@ -61,6 +61,11 @@ pub fn for_listener(config: &Config, address: SocketAddr) -> anyhow::Result<ApiK
             "setting `api_proxied` says that a proxy opens the API at {address} to others: set `api_keys` for it"
         );
     }
+    if !config.list("allowed_origins").is_empty() && keys.is_empty() {
+        tracing::warn!(
+            "pages of `allowed_origins` are let in by an API key alone, and `api_keys` has none: none of them is let in"
+        );
+    }
     for Weakness { found, next } in weaknesses(config) {
         tracing::warn!("{found}: {next}");
     }

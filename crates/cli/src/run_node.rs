@@ -103,11 +103,6 @@ async fn open(
     let address = listener.local_addr().context("the API's socket has no address")?;
     let api_keys = api_keys::for_listener(config, address)?;
     let allowed_origins = config.allowed_origins()?;
-    if !allowed_origins.is_empty() && config.api_keys().is_empty() {
-        tracing::warn!(
-            "pages of `allowed_origins` are let in by an API key alone, and `api_keys` has none: none of them is let in"
-        );
-    }
     node_config.is_private = stay == Stay::ForTheWhile;
     node_config.doctor = doctor;
     choose_devices(&mut node_config, ui::message).await?;

@@ -34,8 +34,8 @@ const QUEUE_MAX: usize = 64;
 /// announcement says, and looks at all of it for every packet: with some thousands of names it hears nobody
 /// any more. A network of 256 nodes has some 5,000.
 const CACHED_MAX: i64 = 8_192;
-/// By how much fewer may be too many: two machines that one host floods would else begin anew in step, and one
-/// of them hear nothing but what the other says while it does.
+/// By how much fewer may be too many: two machines that one host floods would else begin anew in step, and
+/// one of them hear nothing but what the other says while it does.
 const CACHED_SPREAD: i64 = 2_048;
 /// How often they are counted, at least.
 const COUNT_EVERY: Duration = Duration::from_secs(2);

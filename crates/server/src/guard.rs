@@ -2,9 +2,9 @@
 //! it can send requests to loopback, so every request shows that it was meant for us and by whom.
 //!
 //! - `Host` must be on the allow-list: a page whose DNS name was rebound to 127.0.0.1 sends its own name.
-//! - `Origin`, where sent, must be our own, or on routes for text one that the setting `allowed_origins` names.
-//!   A page of that origin is let in by an API key alone, and its browser alone is told by CORS headers that it
-//!   may read the answer. `Sec-Fetch-Site` likewise.
+//! - `Origin`, where sent, must be our own, or on routes for text one that the setting `allowed_origins`
+//!   names. A page of that origin is let in by an API key alone, and its browser alone is told by CORS
+//!   headers that it may read the answer. `Sec-Fetch-Site` likewise.
 //! - `POST` must be `application/json`: a form or a "simple" cross-site request cannot be. On `/api/*` no
 //!   type and what curl sends by itself pass as well, where no header tells of a browser: Ollama's documented
 //!   lines name no type, and libraries that speak to it send none.

@@ -108,7 +108,11 @@ async fn every_described_endpoint_is_served_with_the_access_it_describes() {
 fn is_of(value: &Value, described: &Value, document: &Value) -> bool {
     let part = |part: &Value| is_of(value, part, document);
     if let Some(path) = described["$ref"].as_str() {
-        return part(document.pointer(path.trim_start_matches('#')).expect("a reference leads to a schema of the document"));
+        return part(
+            document
+                .pointer(path.trim_start_matches('#'))
+                .expect("a reference leads to a schema of the document"),
+        );
     }
     if let Some(choices) = described["oneOf"].as_array() {
         return choices.iter().any(part);

@@ -315,8 +315,8 @@ impl Joining {
     fn unproven(&self, ctx: &Context<'_>) -> impl Iterator<Item = (NodeId, &Stranger, Time)> {
         let (me, can_join) = (ctx.me(), ctx.is_fresh() && !ctx.is_busy && self.grant.is_none());
         let strangers = self.strangers.iter().map(|(node, stranger)| (*node, stranger));
-        // Names that are yet to prove their keys do not count: in a flood there is always one, and who is known
-        // to this node may not hear of it.
+        // Names that are yet to prove their keys do not count: in a flood there is always one, and who is
+        // known to this node may not hear of it.
         let mut lower = self.strangers.range(..me);
         let has_lower = lower.any(|(_, s)| s.is_fresh && !s.has_failed() && !self.must_prove(s));
         strangers.filter_map(move |(node, s)| {

@@ -34,8 +34,8 @@ pub(super) struct TrustPoll {
     is_asked: bool,
 }
 
-/// What a member gets of the log of trust, and a former one up to its removal: who came later is no concern of
-/// its.
+/// What a member gets of the log of trust, and a former one up to its removal: who came later is no concern
+/// of its.
 pub(super) fn trust_for(ctx: &Context<'_>, node: NodeId, cluster: EntryId, known: &[EntryId]) -> JoinAnswer {
     let view = ctx.trust.view();
     let is_member = view.members().contains_key(&node);

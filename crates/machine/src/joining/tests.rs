@@ -999,7 +999,8 @@ fn names_that_are_ever_lower_keep_nobody_from_asking_and_point_nobody_elsewhere(
     assert!(out.iter().any(|o| matches!(o, JoiningOutput::Act { act: Act::Admit { .. }, .. })), "{out:?}");
 }
 
-/// In a flood one may hear of the other alone, and names that nobody proved are no reason to leave it to them.
+/// In a flood one may hear of the other alone, and names that nobody proved are no reason to leave it to
+/// them.
 #[test]
 fn a_flood_of_lower_names_does_not_keep_the_lower_of_two_from_asking_the_other() {
     let keys = keys(2);
