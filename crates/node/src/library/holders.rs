@@ -182,8 +182,7 @@ mod tests {
         assert_eq!(super::manifest(&member.own, id, &holders).await.unwrap().root(), id);
         let partial = to.prepare(&manifest).unwrap();
         let wanted = [ChunkRef { file: 0, index: 10 }];
-        let fetched =
-            super::chunks(&member.own, &partial, &wanted, &holders, &mut |_| {}, &|_, _| {}).await;
+        let fetched = super::chunks(&member.own, &partial, &wanted, &holders, &mut |_| {}, &|_, _| {}).await;
         assert_eq!(fetched.is_ok(), partial.has_chunk(wanted[0]));
         (fetched, asked.load(Ordering::SeqCst))
     }
