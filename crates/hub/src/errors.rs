@@ -253,7 +253,7 @@ impl HubError {
             Self::Disk { source, .. } if is_full(source) => {
                 "`exo prune` deletes what was never finished, `exo models remove` a model; `--data-dir` names another disk"
             }
-            Self::Disk { attempt: "write", source, .. } if is_device_fault(source) => {
+            Self::Disk { attempt: "write", source, .. } if exo_stdx::is_device_fault(source) => {
                 "the disk has a fault, which the log of the system says more of; what was compared stays, and the same command goes on from there, or from the beginning on another disk with `--data-dir`"
             }
             Self::Digest { .. } => "try again; if it happens again, the hub or a mirror has a damaged file",
@@ -280,15 +280,6 @@ fn times(tries: u32) -> String {
     if tries == 1 { "once".to_owned() } else { format!("{tries} times") }
 }
 
-/// Whether the device itself failed: `EIO`, or what Windows says of it.
-fn is_device_fault(error: &io::Error) -> bool {
-    const EIO: i32 = 5;
-    const ERROR_CRC: i32 = 23;
-    const ERROR_IO_DEVICE: i32 = 1117;
-    let codes: &[i32] = if cfg!(windows) { &[ERROR_CRC, ERROR_IO_DEVICE] } else { &[EIO] };
-    error.raw_os_error().is_some_and(|code| codes.contains(&code))
-}
-
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
@@ -308,9 +299,8 @@ mod tests {
             |kind: io::ErrorKind| HubError::disk("write", std::path::Path::new("/d/m.gguf"))(kind.into());
         assert!(disk(io::ErrorKind::StorageFull).hint().is_some_and(|hint| hint.contains("exo prune")));
         assert_eq!(disk(io::ErrorKind::PermissionDenied).hint(), None);
-        let code = if cfg!(windows) { 1117 } else { 5 };
         let fault = HubError::disk("write", std::path::Path::new("/d/m.gguf"));
-        let fault = fault(io::Error::from_raw_os_error(code));
+        let fault = fault(io::Error::from_raw_os_error(exo_stdx::DEVICE_FAULTS[0]));
         assert_eq!(fault.to_string(), "cannot write /d/m.gguf");
         assert!(fault.hint().is_some_and(|hint| hint.contains("goes on from there")));
         let unreachable = |source: ureq::Error| HubError::Unreachable {

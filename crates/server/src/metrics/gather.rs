@@ -232,9 +232,8 @@ impl Gathered<'_> {
         }
     }
 
-    /// How many of each rule last, those that are silenced apart.
-    /// By rule, and by the member that is affected: one that is none, such as who asks to join, is in no label,
-    /// so there are never more samples than members and rules allow.
+    /// How many of each rule last and whom they affect, those that are silenced apart. Who is no member, such
+    /// as who asks to join, is in no label: there are no more samples than members and rules allow.
     fn alerts(&mut self, alerts: &[AlertView]) {
         let mut counts: BTreeMap<(&str, &str, bool, Option<&String>), u32> = BTreeMap::new();
         for alert in alerts.iter().filter(|alert| alert.resolved_unix_s.is_none()) {
