@@ -696,7 +696,7 @@ fn a_plan_fits_while_its_devices_are_there_may_be_used_and_have_room() {
     insta::assert_snapshot!(still_fits("a=2 b=2", "a=2 c=9"), @"stage 1 is on cpu of miaaaaaa, which is not there");
     insta::assert_snapshot!(still_fits("a/gpu0=4", "a/gpu1=4 a=4"), @"stage 0 is on gpu0 of meaaaaaa, which is not there");
     insta::assert_snapshot!(still_fits("a=2 b=2", "a=2 b=2!"), @"stage 1 is on b cpu: excluded: leaving");
-    insta::assert_snapshot!(still_fits("a=2 b=2", "a=2 b=1.9"), @"stage 1 needs 2217480160 bytes, b cpu has 2111154553 free");
+    insta::assert_snapshot!(still_fits("a=2 b=2", "a=2 b=1.9"), @"stage 1 needs 2.1 GiB, b cpu has 2.0 GiB free");
 }
 
 #[test]
