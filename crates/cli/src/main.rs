@@ -137,6 +137,8 @@ fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<(
     let shown = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(ui::colours(&std::io::stderr()))
+        // It would tell of a closed standard error there, and panic.
+        .log_internal_errors(false)
         .fmt_fields(debug_fn(log_field).delimited(" "))
         .with_filter(filter);
     tracing_subscriber::registry().with(shown).with(capture.map(LogCapture::layer)).init();

@@ -35,12 +35,12 @@ pub fn error(error: &anyhow::Error) {
     let colours = colours(&std::io::stderr());
     let text = beside(&format!("{error:#}"));
     if colours {
-        eprintln!("{} {text}", "error:".red().bold());
+        beside_output(format_args!("{} {text}", "error:".red().bold()));
     } else {
-        eprintln!("error: {text}");
+        beside_output(format_args!("error: {text}"));
     }
     if let Some(hint) = hint::of(error) {
-        eprintln!("hint: {hint}");
+        beside_output(format_args!("hint: {hint}"));
     }
 }
 
@@ -48,15 +48,21 @@ pub fn error(error: &anyhow::Error) {
 pub fn warning(text: &str) {
     let text = beside(text);
     if colours(&std::io::stderr()) {
-        eprintln!("{} {text}", "warning:".yellow().bold());
+        beside_output(format_args!("{} {text}", "warning:".yellow().bold()));
     } else {
-        eprintln!("warning: {text}");
+        beside_output(format_args!("warning: {text}"));
     }
 }
 
 /// Says beside the output what was done.
 pub fn note(text: &str) {
-    eprintln!("note: {}", beside(text));
+    beside_output(format_args!("note: {}", beside(text)));
+}
+
+/// Prints a line on standard error. Where that is closed, as behind `2>&1 | head`, no one is left to be told;
+/// `eprintln!` would end the process with 101.
+fn beside_output(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// A text behind `error:` and the like. Its further lines are indented: words of a file in it cannot begin an

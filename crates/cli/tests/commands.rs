@@ -396,6 +396,30 @@ fn output_that_could_not_be_written_is_an_error() {
     assert!(text.contains("the output could not be written"), "{text}");
 }
 
+/// As behind `2>&1 | head`, which has read enough.
+#[test]
+#[cfg(unix)]
+fn a_closed_standard_error_does_not_end_a_command_otherwise() {
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let code = |args: &[&str]| exo(args).stdout(closed()).stderr(closed()).status().unwrap().code();
+    assert_eq!(code(&["config"]), Some(0));
+    assert_eq!(code(&["start", "--peer", "bogus", "--data-dir", "/nonexistent/never"]), Some(1));
+    // A node that writes a log starts all the same.
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["start", "--no-discovery", "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"];
+    let mut command = exo(&args);
+    command.args(["--log", "debug", "--data-dir"]).arg(folder.path());
+    let mut node = support::Killed(command.stdout(closed()).stderr(closed()).spawn().unwrap());
+    wait_for("the node's API", SOON, || {
+        assert_eq!(node.0.try_wait().unwrap(), None);
+        folder.path().join("api.json").exists().then_some(())
+    });
+}
+
 #[test]
 fn names_and_addresses_that_cannot_be_are_refused_before_anything_starts() {
     for (flags, why) in [

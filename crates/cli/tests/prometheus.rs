@@ -258,7 +258,7 @@ fn a_real_prometheus_finds_scrapes_and_judges_the_cluster_with_the_example_files
     // down.
     nodes[2].kill();
     prometheus.wait_value("sum(exo_node_up{job=\"exo\"})", |value| value == 2.0);
-    let lost = "ALERTS{alertname=\"ExoAlert\",rule=\"node_lost\",severity=\"critical\"}";
-    prometheus.wait_value(lost, |value| value == 1.0);
+    let lost = "ALERTS{alertname=\"ExoAlert\",rule=\"node_lost\",severity=\"critical\",node=\"NODE\"}";
+    prometheus.wait_value(&lost.replace("NODE", NAMES[2]), |value| value == 1.0);
     assert_eq!(prometheus.complaints(), Vec::<String>::new());
 }

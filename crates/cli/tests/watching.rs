@@ -106,7 +106,8 @@ fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
     }
     let shown = stdout(&nodes[0].exo(&["alerts"]));
     assert!(shown.contains("critical three is not there (since") && shown.contains("exo remove"), "{shown}");
-    let active = "exo_alert_active{rule=\"node_lost\",severity=\"critical\",silenced=\"false\"}";
+    let active =
+        "exo_alert_active{node=\"three\",rule=\"node_lost\",severity=\"critical\",silenced=\"false\"}";
     wait_for("the metric", SOON, || (sample(&metrics(&nodes[0], ""), active) == Some(1.0)).then_some(()));
     let silenced = nodes[0].exo(&["alerts", "silence", "node_lost", "--for", "10m"]);
     assert!(silenced.status.success(), "{}", support::stderr(&silenced));

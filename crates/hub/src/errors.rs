@@ -253,6 +253,9 @@ impl HubError {
             Self::Disk { source, .. } if is_full(source) => {
                 "`exo prune` deletes what was never finished, `exo models remove` a model; `--data-dir` names another disk"
             }
+            Self::Disk { attempt: "write", source, .. } if exo_stdx::is_device_fault(source) => {
+                "the disk has a fault, which the log of the system says more of; what was compared stays, and the same command goes on from there, or from the beginning on another disk with `--data-dir`"
+            }
             Self::Digest { .. } => "try again; if it happens again, the hub or a mirror has a damaged file",
             Self::Answer { .. } | Self::Redirect { .. } => {
                 "something between this machine and the hub may have answered in its place: a proxy, or a page that asks to sign in"
@@ -296,6 +299,10 @@ mod tests {
             |kind: io::ErrorKind| HubError::disk("write", std::path::Path::new("/d/m.gguf"))(kind.into());
         assert!(disk(io::ErrorKind::StorageFull).hint().is_some_and(|hint| hint.contains("exo prune")));
         assert_eq!(disk(io::ErrorKind::PermissionDenied).hint(), None);
+        let fault = HubError::disk("write", std::path::Path::new("/d/m.gguf"));
+        let fault = fault(io::Error::from_raw_os_error(exo_stdx::DEVICE_FAULTS[0]));
+        assert_eq!(fault.to_string(), "cannot write /d/m.gguf");
+        assert!(fault.hint().is_some_and(|hint| hint.contains("goes on from there")));
         let unreachable = |source: ureq::Error| HubError::Unreachable {
             host: "h".to_owned(),
             attempt: "fetch".to_owned(),

@@ -138,11 +138,18 @@ impl NodeMachine {
     }
 
     fn node_lost(&mut self, node: NodeId, reason: LossReason) {
-        self.set_status(node, if reason == LossReason::Left { NodeStatus::Left } else { NodeStatus::Lost });
+        // Of one that was removed nothing is kept: nobody is told that it is away.
+        let is_member = self.members_known().contains(&node);
+        if is_member {
+            let status = if reason == LossReason::Left { NodeStatus::Left } else { NodeStatus::Lost };
+            self.set_status(node, status);
+        }
         // A node that is only suspected in between was not here: it went once.
         let is_news = !self.gone_since.contains_key(&node);
         if is_news {
-            self.gone_since.insert(node, self.now.unix_s);
+            if is_member {
+                self.gone_since.insert(node, self.now.unix_s);
+            }
             // Who was put out sees nobody any more: the others are where they were.
             if !self.is_removed() {
                 let name = self.name_of(node);

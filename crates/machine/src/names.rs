@@ -80,6 +80,14 @@ impl Names {
             || self.former.get(&node).filter(|name| !self.shown.values().any(|other| other == *name));
         self.shown.get(&node).or_else(former).cloned().unwrap_or_else(|| node.to_string())
     }
+
+    /// A text that has ids behind the word `node`, with the names of members and former members.
+    pub(crate) fn in_text(&self, text: &str) -> String {
+        let known = self.shown.keys().chain(self.former.keys());
+        known.fold(text.to_owned(), |text, node| {
+            text.replace(&format!("node {node}"), &format!("node {}", self.of(*node)))
+        })
+    }
 }
 
 fn with_id(name: &str, node: NodeId, level: usize) -> String {
@@ -121,6 +129,9 @@ mod tests {
         names.set_members(&members(&[(1, "desk"), (2, "mini")]));
         names.set_members(&members(&[(1, "desk")]));
         assert_eq!(names.of(left), "mini");
+        let text = |of: NodeId| format!("the stage on node {of} was lost");
+        assert_eq!(names.in_text(&text(left)), "the stage on node mini was lost");
+        assert_eq!(names.in_text(&text(new)), text(new), "of a stranger there is only the id");
         names.set_members(&members(&[(1, "desk"), (3, "mini")]));
         assert_eq!((names.of(left), names.of(new)), (left.to_string(), "mini".to_owned()));
     }

@@ -133,12 +133,9 @@ fn mib(bytes: u64) -> String {
 }
 
 impl NodeMachine {
-    /// Texts of parts that know members by their ids, with what people call them.
+    /// Texts of parts that know nodes by their ids, with what people call them.
     pub(crate) fn with_names(&self, text: &str) -> String {
-        let members = self.trust.view().members().keys();
-        members.fold(text.to_owned(), |text, node| {
-            text.replace(&format!("node {node}"), &format!("node {}", self.name_of(*node)))
-        })
+        self.names.in_text(text)
     }
 
     /// How far it is loaded, and what the slowest of its stages waits for.

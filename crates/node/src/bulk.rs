@@ -286,14 +286,14 @@ pub struct Fetcher {
     holder: NodeId,
     writer: FrameWriter,
     reader: FrameReader,
-    /// Of chunks behind the first, and how long they took.
+    /// Of chunks behind the first of the last call of [`Fetcher::chunks`], and how long they took.
     received_bytes: u64,
     received_in: Duration,
 }
 
 impl Fetcher {
-    /// Bytes of chunks behind the first of a transfer, and how long they took, the disks at both ends
-    /// included.
+    /// Bytes of chunks behind the first that were asked for last, and how long they took, the disks at both
+    /// ends included.
     pub fn received(&self) -> (u64, Duration) {
         (self.received_bytes, self.received_in)
     }
@@ -386,6 +386,7 @@ impl Fetcher {
         refused: &mut RefusedChunks,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
+        (self.received_bytes, self.received_in) = (0, Duration::ZERO);
         let mut asked = AskedChunks::new(partial.id(), chunks, from);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
             let kept = match answer {

@@ -111,17 +111,22 @@ impl Library {
         Ok(outcome)
     }
 
-    /// The same for one that a download brought whole: this node's copy, with what the hub named then. What
-    /// was found is told, and not kept.
+    /// The same for one that a download brought whole: this node's copy, with what the hub named then.
     async fn check_whole(&self, id: ModelId) -> Result<CheckOutcome, LibraryError> {
         let record = self.record(id).await?.filter(|record| record.complete).ok_or(LibraryError::NotOfHub)?;
+        let store = self.store().clone();
         let compare = move || {
             let (origin, folder) = Origin::with_folder(&record.path).ok_or(LibraryError::NotOfHub)?;
-            Ok(match origin.compare(&folder)? {
-                Comparison::Matches { bytes } => CheckOutcome::Matches { bytes, nodes: Vec::new() },
-                Comparison::Differs { file } => CheckOutcome::Differs { file },
+            let (outcome, matches) = match origin.compare(&folder)? {
+                Comparison::Matches { bytes } => (CheckOutcome::Matches { bytes, nodes: Vec::new() }, true),
+                Comparison::Differs { file } => (CheckOutcome::Differs { file }, false),
                 Comparison::NoDigests => return Err(LibraryError::NoDigests),
-            })
+            };
+            // On a full disk it is said all the same.
+            if let Err(error) = store.note_check(id, matches) {
+                tracing::warn!(model = %id, error = chain(&error), "what a check found is not kept");
+            }
+            Ok(outcome)
         };
         tokio::task::spawn_blocking(compare).await?
     }

@@ -553,11 +553,13 @@ impl Progress {
             (n > 0 && seconds > 0.0).then(|| f64::from(n) / seconds)
         };
         let first_generated = choices.len() as u32;
+        // Of a prompt whose beginning was kept only the rest was computed.
+        let cached_tokens: u32 = self.cached_tokens.values().sum();
         Summary {
             usage: Usage {
                 prompt_tokens: self.prompt_tokens,
                 completion_tokens: choices.iter().map(Choice::tokens).sum(),
-                cached_tokens: self.cached_tokens.values().sum(),
+                cached_tokens,
                 accepted_drafts: self.drafts.accepted,
                 rejected_drafts: self.drafts.rejected,
                 reasoning_tokens: choices.iter().map(Choice::reasoning_tokens).sum(),
@@ -565,7 +567,11 @@ impl Progress {
             timings: Timings {
                 queued_ms: ms(self.started),
                 ttft_ms: ms(self.first_token),
-                prompt_tokens_per_s: rate(self.prompt_tokens, self.started, self.first_token),
+                prompt_tokens_per_s: rate(
+                    self.prompt_tokens.saturating_sub(cached_tokens),
+                    self.started,
+                    self.first_token,
+                ),
                 tokens_per_s: rate(
                     self.tokens.saturating_sub(first_generated),
                     self.first_token,

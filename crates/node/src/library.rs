@@ -1,6 +1,7 @@
 //! The models this node can talk about: opened files, tokenizers and templates, kept while they are in use.
 
 pub(crate) mod eviction;
+mod holders;
 mod repair;
 
 use std::collections::{HashMap, HashSet};
@@ -17,14 +18,12 @@ use exo_tokenizer::{CallFormatError, ChatTemplate, TemplateError, Tokenizer};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId, Shard};
 
-use crate::bulk::RefusedChunks;
-use crate::bulk::{FetchError, FetchProgress, Fetcher, From};
+use crate::bulk::FetchProgress;
 use crate::details::{Details, SharedDetails};
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
 use crate::turn_rules::TurnRules;
-use exo_accelerators::chain;
 
 use crate::library_error::LibraryError;
 use eviction::Eviction;
@@ -395,21 +394,9 @@ impl Library {
         id: ModelId,
         holders: &[Holder],
     ) -> Result<Arc<PartialModel>, LibraryError> {
-        let mut errors = Errors::default();
-        for holder in holders {
-            let fetched = async {
-                let mut fetcher = Fetcher::dial(&self.endpoint, holder.node, &holder.addresses).await?;
-                fetcher.manifest(id).await
-            };
-            match fetched.await {
-                Ok(manifest) => {
-                    let store = self.store.clone();
-                    return Ok(tokio::task::spawn_blocking(move || store.prepare(&manifest)).await??);
-                }
-                Err(error) => errors.add(&error),
-            }
-        }
-        Err(errors.all(format!("model {id}")))
+        let manifest = holders::manifest(&self.endpoint, id, holders).await?;
+        let store = self.store.clone();
+        Ok(tokio::task::spawn_blocking(move || store.prepare(&manifest)).await??)
     }
 
     /// Takes room for chunks on the disk and fetches them.
@@ -436,7 +423,7 @@ impl Library {
         self.fetch(partial, chunks, holders, progress, received).await
     }
 
-    /// Fetches chunks from the holders in turn; what one could not give, the next is asked for.
+    /// Fetches chunks, of a model of a hub also from there.
     async fn fetch(
         &self,
         partial: &Arc<PartialModel>,
@@ -452,27 +439,7 @@ impl Library {
             let obtaining = Obtaining::new(&self.endpoint, &self.hub, partial, holders, received);
             return obtaining.run(chunks, progress).await;
         }
-        let mut errors = Errors::default();
-        for holder in holders {
-            let mut refused = RefusedChunks::default();
-            let fetched = async {
-                let missing: Vec<_> = chunks.iter().copied().filter(|c| !partial.has_chunk(*c)).collect();
-                let mut fetcher = Fetcher::dial(&self.endpoint, holder.node, &holder.addresses).await?;
-                let fetched = fetcher.chunks(partial, &missing, From::Disk, &mut refused, progress).await;
-                received(holder.node, fetcher.received());
-                fetched
-            };
-            match fetched.await {
-                // The next holder is asked for what this one did not give.
-                Ok(()) => match refused.last() {
-                    Some(error) => errors.note(error),
-                    None => return Ok(()),
-                },
-                Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
-                Err(error) => errors.add(&error),
-            }
-        }
-        Err(errors.all(partial.manifest().name.clone()))
+        holders::chunks(&self.endpoint, partial, chunks, holders, progress, received).await
     }
 }
 
@@ -480,28 +447,6 @@ enum Local {
     Complete,
     Partial(Arc<PartialModel>),
     Absent,
-}
-
-#[derive(Default)]
-struct Errors(Vec<String>);
-
-impl Errors {
-    fn add(&mut self, error: &FetchError) {
-        error.report();
-        self.note(error);
-    }
-
-    /// Of one that was reported.
-    fn note(&mut self, error: &FetchError) {
-        self.0.push(chain(error));
-    }
-
-    fn all(&self, model: String) -> LibraryError {
-        if self.0.is_empty() {
-            return LibraryError::NoHolder { model };
-        }
-        LibraryError::NotFetched { model, reasons: self.0.join("; ") }
-    }
 }
 
 fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, LibraryError> {

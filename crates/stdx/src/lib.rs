@@ -163,6 +163,14 @@ pub fn disk_bytes(about: &Metadata) -> u64 {
     system::disk_bytes(about)
 }
 
+/// Errors of this system by which a disk says that it failed itself.
+pub const DEVICE_FAULTS: &[i32] = system::DEVICE_FAULTS;
+
+/// Whether a disk itself failed, not what was asked of it.
+pub fn is_device_fault(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(|code| DEVICE_FAULTS.contains(&code))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

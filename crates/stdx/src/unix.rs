@@ -51,6 +51,9 @@ pub(crate) fn is_only_name(about: &Metadata) -> bool {
     about.nlink() <= 1
 }
 
+/// `EIO`, which has this number everywhere.
+pub(crate) const DEVICE_FAULTS: &[i32] = &[5];
+
 pub(crate) fn disk_bytes(about: &Metadata) -> u64 {
     // POSIX leaves the unit of `st_blocks` open; every system that we build for counts in these.
     about.blocks().saturating_mul(512)

@@ -27,6 +27,9 @@ pub(crate) fn is_only_name(_about: &Metadata) -> bool {
     true
 }
 
+/// `ERROR_CRC` and `ERROR_IO_DEVICE`.
+pub(crate) const DEVICE_FAULTS: &[i32] = &[23, 1117];
+
 pub(crate) fn disk_bytes(about: &Metadata) -> u64 {
     about.len()
 }

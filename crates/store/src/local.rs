@@ -46,8 +46,12 @@ pub(crate) fn insert_local(
     let before = entries.iter().find(|e| e.id == id);
     let fetched = before.is_some_and(|e| e.fetched);
     let (kept, used_unix_s) = before.map_or((false, 0), |e| (e.kept, e.used_unix_s));
+    // What a check found is of those files alone.
+    let is_same = |e: &&Entry| e.local.as_ref().is_some_and(|other| other.files == local.files);
+    let checked = before.filter(is_same).and_then(|e| e.checked);
     entries.retain(|e| e.id != id && (e.local.is_some() || e.fetched));
-    let entry = Entry { local: Some(local), fetched, kept, used_unix_s, ..Entry::fetched(id, manifest) };
+    let of_local = Entry { fetched, kept, used_unix_s, checked, ..Entry::fetched(id, manifest) };
+    let entry = Entry { local: Some(local), ..of_local };
     entries.push(entry.clone());
     entry
 }

@@ -81,6 +81,9 @@ pub(crate) struct Entry {
     /// What a person asked for, of a model that was known before it was fetched.
     #[serde(default)]
     pub(crate) reference: Option<String>,
+    /// What the last check of the whole copy found, with its files as they are.
+    #[serde(default)]
+    pub(crate) checked: Option<bool>,
 }
 
 impl Entry {
@@ -97,6 +100,7 @@ impl Entry {
             used_unix_s: 0,
             replaced: false,
             reference: None,
+            checked: None,
         }
     }
 }

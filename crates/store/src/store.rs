@@ -257,6 +257,11 @@ impl Store {
         self.change(&[id], |entry| entry.kept = kept)
     }
 
+    /// Notes whether the whole copy is what its hub promised. It counts until its files change or it goes.
+    pub fn note_check(&self, id: ModelId, matches: bool) -> Result<(), StoreError> {
+        self.change(&[id], |entry| entry.checked = Some(matches))
+    }
+
     /// Notes that models are in use. Writes a file: not for each request.
     pub fn used(&self, ids: &[ModelId], unix_s: u64) -> Result<(), StoreError> {
         self.change(ids, |entry| entry.used_unix_s = entry.used_unix_s.max(unix_s))
@@ -577,7 +582,7 @@ impl Store {
             used_unix_s: entry.used_unix_s,
             is_replaced: entry.replaced,
             reference: entry.reference.clone(),
-            checked: partial.and_then(|p| p.checked()),
+            checked: entry.checked.filter(|_| is_local).or_else(|| partial.and_then(|p| p.checked())),
             problem: local.and_then(Result::err),
         }
     }

@@ -296,6 +296,28 @@ fn a_list_of_another_version_keeps_its_models_and_names_those_it_cannot_read() {
 }
 
 #[test]
+fn what_a_check_found_is_kept_as_long_as_the_files_are_the_same() {
+    let home = Home::new();
+    let path = home.model("a.gguf", DType::F16);
+    let id = add(&home.store(), &path).id;
+    home.store().note_check(id, false).unwrap();
+    let store = home.store();
+    assert_eq!(store.record(id).unwrap().checked, Some(false), "it survives a restart");
+    assert_eq!(add(&store, &path).checked, Some(false), "it is the same file");
+    let renamed = store.add_path_as(&path, "other", &mut |_, _| {}).unwrap();
+    assert_eq!((renamed.id, renamed.checked), (id, Some(false)), "under any name");
+    store.note_check(id, true).unwrap();
+    assert_eq!(store.record(id).unwrap().checked, Some(true));
+    store.note_check(id, false).unwrap();
+    // Somebody has put a file there whose bytes are right.
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(10);
+    fs::File::options().append(true).open(&path).unwrap().set_modified(later).unwrap();
+    assert_eq!(store.record(id).unwrap().checked, None);
+    let again = add(&store, &path);
+    assert_eq!((again.id, again.complete, again.checked), (id, true, None));
+}
+
+#[test]
 fn what_is_no_model_is_not_added() {
     let home = Home::new();
     let store = home.store();

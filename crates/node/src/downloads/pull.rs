@@ -759,6 +759,8 @@ impl DownloadsInner {
             error: Box::new(error),
             path: fetched.path.display().to_string(),
         })?;
+        // Its files are here, so nothing was fetched.
+        self.library.check_placeable(record.id).await?;
         crate::library::eviction::note(self.library.store(), vec![record.id]).await;
         let (record, replaced) = self.name(pull, record.id).await?;
         crate::library::eviction::list_again(&self.node).await;

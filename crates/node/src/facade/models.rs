@@ -292,12 +292,15 @@ fn model_view(store: &Store, held: ModelHolders, local: Option<&ModelRecord>) ->
         kept: local.is_some_and(|r| r.is_kept),
         used_unix_s: local.map(|r| r.used_unix_s).filter(|at| *at > 0),
     };
+    let checked = local.and_then(|record| record.checked);
     if let Some(origin) = local.and_then(|r| Origin::beside(&r.path)) {
-        (view.source, view.licence) = (Some(origin.label()), Some(origin.licence.label().to_owned()));
+        let differs = if checked == Some(false) { ", NOT what the hub promised" } else { "" };
+        view.source = Some(origin.label() + differs);
+        view.licence = Some(origin.licence.label().to_owned());
     }
     let hub = store.manifest(held.id).ok().and_then(|manifest| manifest.hub.clone());
     if let Some(hub) = hub {
-        let how = match local.and_then(|record| record.checked) {
+        let how = match checked {
             Some(true) => "verified",
             Some(false) => "NOT what the hub promised",
             None => "not verified",

@@ -232,20 +232,24 @@ impl Gathered<'_> {
         }
     }
 
-    /// How many of each rule last, those that are silenced apart.
+    /// How many of each rule last and whom they affect, those that are silenced apart. Who is no member, such
+    /// as who asks to join, is in no label: there are no more samples than members and rules allow.
     fn alerts(&mut self, alerts: &[AlertView]) {
-        let mut counts: BTreeMap<(String, &str, bool), u32> = BTreeMap::new();
+        let mut counts: BTreeMap<(&str, &str, bool, Option<&String>), u32> = BTreeMap::new();
         for alert in alerts.iter().filter(|alert| alert.resolved_unix_s.is_none()) {
             let is_silenced = alert.silenced_until_unix_s.is_some();
-            *counts.entry((alert.rule.clone(), alert.severity.as_str(), is_silenced)).or_default() += 1;
+            let node = alert.node.as_ref().and_then(|id| self.names.get(id));
+            *counts.entry((alert.rule.as_str(), alert.severity.as_str(), is_silenced, node)).or_default() +=
+                1;
         }
-        for ((rule, severity, is_silenced), count) in counts {
-            let labels = vec![
-                ("rule", rule),
+        for ((rule, severity, is_silenced, node), count) in counts {
+            let node = node.map(|name| ("node", name.clone()));
+            let labels = [
+                ("rule", rule.to_owned()),
                 ("severity", severity.to_owned()),
                 ("silenced", is_silenced.to_string()),
             ];
-            self.samples.gauge(names::ALERT, labels, count);
+            self.samples.gauge(names::ALERT, node.into_iter().chain(labels).collect(), count);
         }
     }
 }

@@ -266,6 +266,23 @@ fn a_node_that_is_lost_is_down_with_the_age_of_its_data_and_nothing_else() {
 }
 
 #[test]
+fn an_alert_names_the_member_that_is_affected_and_no_one_else() {
+    let (mut view, told) = two();
+    let lost =
+        |node: Option<&str>| exo_api::AlertView { node: node.map(str::to_owned), ..view.alerts[0].clone() };
+    view.alerts = vec![lost(Some("bb")), lost(Some("bb")), lost(Some("a stranger")), lost(None)];
+    let told = (view, told);
+    for scope in [Scope::Cluster, Scope::Node("aa".to_owned())] {
+        let shown = text(&scope, &told);
+        let active: Vec<_> = shown.lines().filter(|line| line.starts_with("exo_alert_active")).collect();
+        let lost = "rule=\"node_lost\",severity=\"critical\",silenced=\"false\"} 2.0";
+        let wanted =
+            [format!("exo_alert_active{{{lost}"), format!("exo_alert_active{{node=\"attic\",{lost}")];
+        assert_eq!(active, wanted);
+    }
+}
+
+#[test]
 fn names_of_others_break_no_line_and_two_of_one_name_are_told_apart() {
     let hostile = "x\"} 1\nforged{a=\"\\";
     let told = cluster(vec![node("aa11", hostile, "bb22"), node("bb22", hostile, "aa11")]);

@@ -63,7 +63,10 @@ const SHAPES: &[(Shape, &str)] = &[
         Shape::Secret,
         r"\b(?:sk|hf|gh[a-z]|xox[a-z]|glpat)[-_][A-Za-z0-9_-]{6,}|\bAKIA[0-9A-Z]{12,}|(?i:\bbearer)\s+\S+",
     ),
+    // People name disks, with spaces.
+    (Shape::Home, r#"(?:/media|/run/media|/Users|/Volumes)/[^/"':,\n]+/"#),
     (Shape::Home, r#"[A-Za-z]:\\{1,2}Users\\{1,2}[^\\"':,]+"#),
+    (Shape::Home, r#"\\{2,4}[A-Za-z0-9][A-Za-z0-9._-]*\\{1,2}[^\\"':,\n]+"#),
     (Shape::Home, r#"(?:/home|/Users|/media|/run/media|/mnt|/Volumes)/[^/\s"':,]+"#),
     (Shape::Mail, r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+"),
     (Shape::Mac, r"\b(?:[0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}\b"),
@@ -132,7 +135,7 @@ impl Redactor {
                 }
                 front.to_owned() + &self.numbered("site", host)
             }
-            Shape::Home => "~".to_owned(),
+            Shape::Home => if found.ends_with('/') { "~/" } else { "~" }.to_owned(),
             Shape::Mail => self.numbered("mail", found),
             Shape::Mac => self.numbered("mac", found),
             Shape::Ipv6 => return self.ipv6(found),
@@ -217,6 +220,8 @@ mod tests {
             ("/home/bea/models/a.gguf", "~/models/a.gguf"),
             ("/Users/bea/x /mnt/bea/x", "~/x ~/x"),
             ("C:\\Users\\Bea Muster\\x", "~\\x"),
+            ("/Volumes/Bea Muster/models on it", "~/models on it"),
+            ("\\\\nas-of-bea\\Bea Muster\\x", "~\\x"),
             ("http://bea:word@proxy:3128/ and bea@example.org", "http://[secret]@site-1:3128/ and mail-1"),
             (
                 "http://proxy.bea.org:3128 http://localhost:1 http://127.0.0.1:2",
@@ -235,7 +240,7 @@ mod tests {
         for (text, expected) in cases {
             assert_eq!(redactor.text(text), expected, "{text}");
         }
-        assert_eq!(redactor.count, 26);
+        assert_eq!(redactor.count, 28);
     }
 
     #[test]

@@ -355,6 +355,9 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
     use super::*;
 
     const DESKTOP: &str = "[[device]]\nnode = \"desktop\"\ndevice = \"gpu0\"\nkind = \"discrete_gpu\"\nmemory_gib = 24\nread_gb_s = 800\n";
@@ -433,5 +436,73 @@ mod tests {
             refused("[[device]]\nnode = \"a\"\nmemory_gib = 1\ncolour = 3\n")
                 .contains("unknown field `colour`")
         );
+    }
+
+    const KEYS: &[&str] = &[
+        "[[device]]",
+        "[[link]]",
+        "node",
+        "device",
+        "kind",
+        "memory_gib",
+        "read_gb_s",
+        "read_gb_s_by_type",
+        "tflops",
+        "layer_us",
+        "unsupported_types",
+        "memory_domain",
+        "thermal_percent",
+        "source",
+        "from",
+        "to",
+        "rtt_ms",
+        "mbit_s",
+    ];
+    const VALUES: &[&str] = &[
+        "1",
+        "0",
+        "-1",
+        "70",
+        "1e300",
+        "1e-300",
+        "inf",
+        "nan",
+        "9223372036854775807",
+        "\"desktop\"",
+        "\"laptop\"",
+        "\"discrete_gpu\"",
+        "\"measured\"",
+        "\"\"",
+        "{ Q4_K = 3, Q8_0 = 1e300 }",
+        "[\"Q2_K\"]",
+        "{ name = \"m\", free_gib = 1e300 }",
+    ];
+
+    proptest! {
+        /// Whatever stands in a file, it is an error, or a cluster whose numbers count.
+        #[test]
+        fn no_file_makes_the_reader_panic_or_gives_it_a_number_that_is_none(
+            text in "[\\[\\]{}a-z_=\"0-9. \n-]{0,200}",
+            lines in proptest::collection::vec((select(KEYS), select(VALUES)), 0..12),
+        ) {
+            let _ = read(&text);
+            let line = |(key, value): &(&str, &str)| match key.starts_with('[') {
+                true => format!("{key}\n"),
+                false => format!("{key} = {value}\n"),
+            };
+            let lines: String = lines.iter().map(line).collect();
+            let Ok((devices, links)) = read(&format!("{DESKTOP}{LAPTOP}{lines}")) else { return Ok(()) };
+            for PlanDevice { device, rates, .. } in &devices {
+                prop_assert!(device.memory_free_bytes > 0 && !device.id.0.is_empty());
+                let by_type = rates.read_by_type.values().chain(rates.flops_by_type.values()).copied();
+                let others = [rates.read_bytes_per_s, rates.flops_per_s, rates.layer_s].into_iter().flatten();
+                prop_assert!(by_type.chain(others).all(|figure| figure.plausible().is_some()));
+            }
+            let is_known = |node: NodeId| devices.iter().any(|device| device.node == node);
+            for LinkFacts { from, to, rtt_s, bytes_per_s } in links {
+                prop_assert!(from != to && is_known(from) && is_known(to));
+                prop_assert!([rtt_s, bytes_per_s].into_iter().flatten().all(|f| f.plausible().is_some()));
+            }
+        }
     }
 }
