@@ -123,7 +123,7 @@ impl Fields {
 /// text does not say which number it was.
 pub fn whole_number(value: &Value) -> Option<i64> {
     const EXACT_MAX: f64 = (1_u64 << 53) as f64;
-    let is_whole = |n: &f64| value.is_f64() && n.fract() == 0.0 && n.abs() <= EXACT_MAX;
+    let is_whole = |n: &f64| value.is_f64() && n.fract() == 0.0 && n.abs() < EXACT_MAX;
     value.as_i64().or_else(|| value.as_f64().filter(is_whole).map(|n| n as i64))
 }
 

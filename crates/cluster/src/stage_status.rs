@@ -67,6 +67,7 @@ impl StageStatus {
     pub fn is_loaded(&self) -> bool {
         matches!(self, Self::Loaded | Self::Serving)
     }
+
     /// For people, behind "stage 1 on NAME …: ".
     pub fn text(&self, name: NodeName<'_>) -> String {
         let words = match self {

@@ -143,7 +143,10 @@ impl Guard {
     fn check_origin(&self, headers: &HeaderMap, host: &str, path: &str) -> Result<(), ApiError> {
         let refused = |message: String| ApiError::forbidden("origin_not_allowed", message);
         let mut is_of_allowed = false;
-        for origin in headers.get_all(ORIGIN) {
+        if headers.get_all(ORIGIN).iter().nth(1).is_some() {
+            return Err(refused("a request has at most one Origin header".to_owned()));
+        }
+        if let Some(origin) = headers.get(ORIGIN) {
             let origin = origin.to_str().unwrap_or("another origin").to_ascii_lowercase();
             match self.origin_is(&origin, host) {
                 OriginIs::Own => {}
@@ -205,17 +208,19 @@ impl Guard {
         }
         // Of an origin that is not ours: the rules of every request have looked at it.
         let is_shared = self.shared_with(headers, "/v1/").is_some();
-        if is_shared && given.iter().all(Option::is_none) {
-            let message = "a page of another site needs an API key of this node: set `api_keys`, and give it one of them";
-            return Err(ApiError::unauthorized("missing_api_key", message));
+        if is_shared {
+            let message = "a page of another site needs one of the API keys that the setting `api_keys` of this node has";
+            let is_missing = given.iter().all(Option::is_none);
+            let code = if is_missing { "missing_api_key" } else { "invalid_api_key" };
+            return Err(ApiError::unauthorized(code, message));
         }
-        if self.is_secret(&given) && self.is_near(headers, peer) && !is_shared {
+        if self.is_secret(&given) && self.is_near(headers, peer) {
             return Ok((Principal::LOCAL, Caller::Owner));
         }
-        if let Some(session) = self.near_session(headers, peer).filter(|_| !is_shared) {
+        if let Some(session) = self.near_session(headers, peer) {
             return Ok((Principal::LOCAL, session));
         }
-        if !self.needs_key() && !is_shared {
+        if !self.needs_key() {
             return Ok((Principal::LOCAL, Caller::Open));
         }
         match given.into_iter().flatten().next() {

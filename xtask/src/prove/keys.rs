@@ -59,7 +59,11 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
     cluster.write_config(&format!("api_keys = [\"{}\", \"{}\"]\n", KEYS[0], KEYS[1]))?;
     let server = &cluster.nodes().first().context("the cluster has no node")?.server;
     let [many, one] = KEYS.map(|key| Server { secret: key.to_owned(), ..server.clone() });
-    wait_for("reading the keys", (KEYS_MAX, POLL), || Ok(one.get("/v1/models", ANSWER_MAX).ok()))?;
+    // Until then anybody is let in, whatever key it shows, and all are one user.
+    let nobody = Server { secret: "the-key-of-nobody".to_owned(), ..server.clone() };
+    wait_for("reading the keys", (KEYS_MAX, POLL), || {
+        Ok(nobody.get("/v1/models", ANSWER_MAX).is_err().then_some(()))
+    })?;
 
     let mut rounds = Vec::new();
     for round in 0..options.rounds {
