@@ -179,6 +179,8 @@ fn a_member_that_forges_entries_snapshots_and_leading_changes_neither_members_no
         std::thread::sleep(Duration::from_secs(1));
     });
     assert_eq!((roles(&admin), log_of(&admin.data_dir).known()), (before, kept));
+    let took = format!("{worker_name} coordinates the cluster");
+    wait_for("the word that another leads", SOON, || admin.log().contains(&took).then_some(()));
 
     // Over the same wire the same entry counts once an admin has signed it: nothing else kept it out.
     let admins_key = key_of(&admin.data_dir);
