@@ -50,7 +50,7 @@ fn key_of(data_dir: &Path) -> NodeKey {
 }
 
 /// The log of trust as a node has it on its disk.
-fn log_of(data_dir: &Path) -> TrustLog {
+pub fn log_of(data_dir: &Path) -> TrustLog {
     let bytes = std::fs::read(data_dir.join("trust.log")).unwrap();
     let entries: Vec<Vec<u8>> = postcard::from_bytes(&bytes[b"exo log of trust 1\n".len()..]).unwrap();
     let entries = entries.iter().map(|bytes| Entry::decode(bytes).unwrap());
