@@ -42,6 +42,7 @@ mod numbers;
 mod odd_machines;
 mod open;
 mod overload;
+mod pairing;
 mod parallel_calls;
 mod perplexity;
 mod plan;

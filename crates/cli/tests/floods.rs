@@ -47,9 +47,29 @@ fn flood(lan: &Lan, wants_in: bool) -> Killed {
 #[test]
 fn two_new_machines_find_each_other_while_a_third_floods_their_network() {
     const TEST: &str = "two_new_machines_find_each_other_while_a_third_floods_their_network";
+    in_a_flood_of_names(TEST, Duration::from_secs(8));
+}
+
+#[test]
+fn throw_away_keys_that_ask_at_full_rate_fill_no_log_and_keep_no_code_from_working() {
+    const TEST: &str = "throw_away_keys_that_ask_at_full_rate_fill_no_log_and_keep_no_code_from_working";
+    in_a_flood_of_asks(TEST, (Duration::from_secs(12), LOG_BYTES_A_MINUTE / 2));
+}
+
+#[test]
+#[ignore = "a whole minute of each flood, for docs/benchmarks.md"]
+fn what_a_minute_of_each_flood_writes() {
+    const TEST: &str = "what_a_minute_of_each_flood_writes";
+    const MINUTE: Duration = Duration::from_secs(60);
+    in_a_flood_of_names(TEST, MINUTE);
+    in_a_flood_of_asks(TEST, (MINUTE, LOG_BYTES_A_MINUTE));
+}
+
+/// Two new nodes are switched on in a flood that goes on for so long behind their meeting.
+fn in_a_flood_of_names(test: &str, lasting: Duration) {
     let lan = match Lan::new(3) {
         Ok(lan) => lan,
-        Err(why) => return skip(TEST, &why),
+        Err(why) => return skip(test, &why),
     };
     let folder = tempfile::tempdir().unwrap();
     let _flood = flood(&lan, false);
@@ -64,10 +84,10 @@ fn two_new_machines_find_each_other_while_a_third_floods_their_network() {
         std::thread::sleep(Duration::from_millis(50));
     }
     let joined = began.elapsed();
-    std::thread::sleep(Duration::from_secs(8));
+    std::thread::sleep(lasting);
     let (grown, log) = (resident_bytes(&first).saturating_sub(before), first.log() + &second.log());
     println!(
-        "joined after {joined:?}; the first node grew by {} MiB; logs of both: {} bytes",
+        "joined after {joined:?}; the first node grew by {} MiB; logs of both in {lasting:?} and their starts: {} bytes",
         grown >> 20,
         log.len()
     );
@@ -76,12 +96,11 @@ fn two_new_machines_find_each_other_while_a_third_floods_their_network() {
     assert!(grown < GROWTH_BYTES_MAX, "{} MiB", grown >> 20);
 }
 
-#[test]
-fn throw_away_keys_that_ask_at_full_rate_fill_no_log_and_keep_no_code_from_working() {
-    const TEST: &str = "throw_away_keys_that_ask_at_full_rate_fill_no_log_and_keep_no_code_from_working";
+/// Keys of the third host ask to become members for so long, and a node writes less than so many bytes.
+fn in_a_flood_of_asks(test: &str, (lasting, log_bytes_max): (Duration, usize)) {
     let lan = match Lan::new(3) {
         Ok(lan) => lan,
-        Err(why) => return skip(TEST, &why),
+        Err(why) => return skip(test, &why),
     };
     let folder = tempfile::tempdir().unwrap();
     let start = |i: usize, name: &str| {
@@ -93,12 +112,12 @@ fn throw_away_keys_that_ask_at_full_rate_fill_no_log_and_keep_no_code_from_worki
     }
     let before = first.log().len();
     let _flood = flood(&lan, true);
-    std::thread::sleep(Duration::from_secs(12));
+    std::thread::sleep(lasting);
     let during = first.log()[before..].to_owned();
     let requests = first.view().unwrap()["join_requests"].as_array().unwrap().len();
-    println!("{} bytes of log in 12 s, {requests} requests on the list", during.len());
+    println!("{} bytes of log in {lasting:?}, {requests} requests on the list", during.len());
     assert!(requests > 0, "nobody asked: the flood floods nothing");
-    assert!(during.len() < LOG_BYTES_A_MINUTE / 2, "{during}");
+    assert!(during.len() < log_bytes_max, "{during}");
     assert!(!during.contains('\x1b') && !during.contains('\u{202E}'), "{during:?}");
 
     let invited = first.exo(&["invite"]);

@@ -50,7 +50,7 @@ fn key_of(data_dir: &Path) -> NodeKey {
 }
 
 /// The log of trust as a node has it on its disk.
-fn log_of(data_dir: &Path) -> TrustLog {
+pub fn log_of(data_dir: &Path) -> TrustLog {
     let bytes = std::fs::read(data_dir.join("trust.log")).unwrap();
     let entries: Vec<Vec<u8>> = postcard::from_bytes(&bytes[b"exo log of trust 1\n".len()..]).unwrap();
     let entries = entries.iter().map(|bytes| Entry::decode(bytes).unwrap());
@@ -179,6 +179,8 @@ fn a_member_that_forges_entries_snapshots_and_leading_changes_neither_members_no
         std::thread::sleep(Duration::from_secs(1));
     });
     assert_eq!((roles(&admin), log_of(&admin.data_dir).known()), (before, kept));
+    let took = format!("{worker_name} coordinates the cluster");
+    wait_for("the word that another leads", SOON, || admin.log().contains(&took).then_some(()));
 
     // Over the same wire the same entry counts once an admin has signed it: nothing else kept it out.
     let admins_key = key_of(&admin.data_dir);

@@ -98,6 +98,16 @@ struct Waiting {
     until: Time,
 }
 
+impl Backups {
+    /// For so much more of a node's requests.
+    fn has_room(&self, from: NodeId, bytes: usize) -> bool {
+        let kept = self.kept.values();
+        let all: usize = kept.clone().map(|kept| kept.bytes).sum();
+        let own: usize = kept.filter(|kept| kept.from == from).map(|kept| kept.bytes).sum();
+        all + bytes <= KEPT_BYTES_MAX && own + bytes <= KEPT_BYTES_MAX / 2
+    }
+}
+
 impl KeptBackup {
     /// Whether a node may say what becomes of it.
     fn is_of(&self, node: NodeId) -> bool {
@@ -312,7 +322,7 @@ impl NodeMachine {
         }
         self.backups.kept.remove(&request);
         let bytes = backup.bytes();
-        if !self.has_room(from, bytes) {
+        if !self.backups.has_room(from, bytes) {
             tracing::debug!(%from, %request, bytes, "no room for the copy of a request");
             return self.send_backup(from, BackupMessage::Dropped { request, has_room: false });
         }
@@ -330,7 +340,7 @@ impl NodeMachine {
         tokens: Vec<SampledToken>,
     ) {
         let more: usize = tokens.iter().map(token_bytes).sum();
-        let mut has_room = self.has_room(from, more);
+        let mut has_room = self.backups.has_room(from, more);
         let kept = self.backups.kept.get_mut(&request).filter(|kept| kept.from == from);
         if let Some(kept) = kept {
             has_room &= kept.bytes + more <= BACKUP_BYTES_MAX;
@@ -361,13 +371,6 @@ impl NodeMachine {
         } else {
             tracing::trace!(%from, %request, "no copy of a request that it is not to keep");
         }
-    }
-
-    fn has_room(&self, from: NodeId, bytes: usize) -> bool {
-        let kept = self.backups.kept.values();
-        let all: usize = kept.clone().map(|kept| kept.bytes).sum();
-        let own: usize = kept.filter(|kept| kept.from == from).map(|kept| kept.bytes).sum();
-        all + bytes <= KEPT_BYTES_MAX && own + bytes <= KEPT_BYTES_MAX / 2
     }
 
     // ---- claims ----
@@ -497,6 +500,23 @@ fn given(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copies_for_one_member_take_half_of_the_room_and_those_for_all_no_more_than_it() {
+        const HALF: usize = 32 << 20;
+        let [one, two, three] = [1, 2, 3].map(|byte| NodeId([byte; 32]));
+        let mut backups = Backups::default();
+        for (request, from) in [(1, one), (2, two)] {
+            assert!(backups.has_room(from, HALF) && !backups.has_room(from, HALF + 1));
+            let backup = Backup { model: ModelId([1; 32]), record: Vec::new(), choices: Vec::new() };
+            let (given, is_orphan, proof) = (None, false, [0; 32]);
+            let (bytes, heard_at) = (HALF, Time::ZERO);
+            let kept = KeptBackup { from, given, is_orphan, proof, backup, bytes, heard_at };
+            backups.kept.insert(RequestId(request), kept);
+            assert!(!backups.has_room(from, 1));
+        }
+        assert!(!backups.has_room(three, 1));
+    }
 
     #[test]
     fn what_one_member_is_shown_is_worth_nothing_with_another_or_for_another_request() {

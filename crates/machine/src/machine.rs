@@ -88,8 +88,7 @@ pub struct Counts {
 impl NodeMachine {
     /// A node that has just started, and what it does first.
     pub fn new(config: MachineConfig, boot: Boot, now: Now) -> (Self, Vec<Effect>) {
-        let (me, persisted) = (config.me, exo_membership::Persisted { epoch: boot.epoch });
-        let membership = exo_membership::Config { incarnation: config.incarnation, ..Default::default() };
+        let me = config.me;
         let machine = Self {
             me,
             now,
@@ -98,7 +97,7 @@ impl NodeMachine {
             links: Links::new(me, config.incarnation, config.seed, boot.addresses),
             bandwidths: Bandwidths::default(),
             joining: Joining::new(&config.peers).staying_out_of(boot.left),
-            membership: Membership::new(membership, me, persisted, now.time),
+            membership: membership(&config, boot.epoch, now.time),
             membership_outputs: VecDeque::new(),
             membership_busy: false,
             coordinator: Coordinator::new(me, coordinator_config(&config), boot.state),
@@ -112,6 +111,7 @@ impl NodeMachine {
             backups: Backups::default(),
             early_commands: None,
             leader: None,
+            leader_last: None,
             leads_soon: None,
             members: BTreeSet::new(),
             statuses: BTreeMap::from([(me, exo_api::NodeStatus::Alive)]),
@@ -666,7 +666,7 @@ impl NodeMachine {
 
     /// The other cluster's log is on disk.
     pub(crate) fn moved_in(&mut self) {
-        (self.moving_in, self.is_told_removed) = (None, false);
+        (self.moving_in, self.leader_last, self.is_told_removed) = (None, None, false);
         // The members are fed as the new home, not as a change of the old one.
         let members = self.trust.view().members().keys().copied().collect();
         self.feed_membership(exo_membership::Input::Joined(members));
@@ -716,6 +716,11 @@ impl NodeMachine {
         self.out.push(Effect::Stop);
         self.is_stopping = true;
     }
+}
+
+fn membership(config: &MachineConfig, epoch: Option<Epoch>, now: Time) -> Membership {
+    let run = exo_membership::Config { incarnation: config.incarnation, ..Default::default() };
+    Membership::new(run, config.me, exo_membership::Persisted { epoch }, now)
 }
 
 fn coordinator_config(config: &MachineConfig) -> CoordinatorConfig {

@@ -167,9 +167,10 @@ impl NodeMachine {
     }
 
     fn coordinator_changed(&mut self, epoch: Epoch, coordinator: NodeId) {
-        let before = self.leader.replace((epoch, coordinator));
+        self.leader = Some((epoch, coordinator));
+        let before = self.leader_last.replace(coordinator);
         self.view_changed();
-        if before.is_some_and(|(_, node)| node != coordinator) {
+        if before.is_some_and(|node| node != coordinator) {
             let name = self.name_of(coordinator);
             self.notice(Notice::Coordinator { name });
         }

@@ -239,9 +239,9 @@ impl HubBytes {
         if let Some(wait) = self.hub_wait(Instant::now()) {
             return Err(HubBytesError::Waits { seconds: wait.as_secs() });
         }
+        let _turn = Relay::begin(self).ok_or(HubBytesError::Busy)?;
         let client = self.client_of_others(manifest.root())?;
         let file = commit_file(&client, manifest, chunk.file)?;
-        let _turn = Relay::begin(self).ok_or(HubBytesError::Busy)?;
         let start = u64::from(chunk.index) * u64::from(manifest.chunk_bytes);
         let bytes = file.part(&client, (start, start + len), &Cancel::within(RELAY_MAX));
         if let Err(error @ HubError::Limited { .. }) = &bytes {
@@ -516,6 +516,15 @@ mod tests {
         assert!(Arc::ptr_eq(&client, &hub.client_of_others(ModelId([3; 32])).unwrap()));
         assert!(client.settings().token.is_none());
         assert!(hub.client_of_others(two).unwrap().settings().token.is_some(), "a command named it");
+    }
+
+    #[test]
+    fn eight_chunks_are_fetched_for_others_at_once_and_each_that_ends_makes_room() {
+        let hub = HubBytes::new(Arc::new(SystemHost), "/nonexistent".into());
+        let mut turns: Vec<Relay<'_>> = (0..8).map(|_| Relay::begin(&hub).unwrap()).collect();
+        assert!(Relay::begin(&hub).is_none());
+        turns.pop();
+        assert!(Relay::begin(&hub).is_some());
     }
 
     #[test]

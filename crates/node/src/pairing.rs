@@ -178,15 +178,11 @@ impl Invites {
     ) -> Result<(), ExchangeError> {
         let peer = channel.peer;
         let code = self.begin(peer, opening.token)?;
-        let (joiner, inviter) = (Identity::new(&peer.0), Identity::new(&me.0));
-        let (state, message) =
-            Spake2::<Ed25519Group>::start_b(&Password::new(code.0.as_bytes()), &joiner, &inviter);
-        let secret = state.finish(bounded(&opening.message)?).map_err(|_| ExchangeError::NoPoint)?;
-        let key = confirm_key(&secret, channel);
-        let mac = mac(&key, "inviter", peer, me);
-        send(channel, kind, &Proof { message, mac: mac.into() }).await?;
+        let binding = Binding { joiner: peer, inviter: me, exporter: channel.exporter() };
+        let (message, macs) = binding.answer(&code, &opening.message)?;
+        send(channel, kind, &Proof { message, mac: macs.inviter.into() }).await?;
         let theirs: Proof = receive(channel, kind).await?;
-        if self::mac(&key, "joiner", peer, me) != blake3::Hash::from_bytes(theirs.mac) {
+        if macs.joiner != blake3::Hash::from_bytes(theirs.mac) {
             return Err(ExchangeError::WrongCode { tries: TRIES });
         }
         self.proven(peer, &code)
@@ -216,15 +212,51 @@ impl Given {
         theirs: &Proof,
         kind: u8,
     ) -> Result<(), ExchangeError> {
-        let peer = channel.peer;
-        let message = bounded(&theirs.message)?;
-        let secret = self.state.finish(message).map_err(|_| ExchangeError::NoPoint)?;
-        let key = confirm_key(&secret, channel);
-        if mac(&key, "inviter", me, peer) != blake3::Hash::from_bytes(theirs.mac) {
+        let binding = Binding { joiner: me, inviter: channel.peer, exporter: channel.exporter() };
+        let macs = self.macs(&binding, &theirs.message)?;
+        if macs.inviter != blake3::Hash::from_bytes(theirs.mac) {
             return Err(ExchangeError::WrongCode { tries: TRIES });
         }
-        let mac = mac(&key, "joiner", me, peer).into();
-        send(channel, kind, &Proof { message: Vec::new(), mac }).await
+        send(channel, kind, &Proof { message: Vec::new(), mac: macs.joiner.into() }).await
+    }
+
+    fn macs(self, binding: &Binding<'_>, message: &[u8]) -> Result<Macs, ExchangeError> {
+        let secret = self.state.finish(bounded(message)?).map_err(|_| ExchangeError::NoPoint)?;
+        Ok(binding.macs(&secret))
+    }
+}
+
+/// What a proof is bound to beside the code.
+#[derive(Clone, Copy)]
+struct Binding<'a> {
+    joiner: NodeId,
+    inviter: NodeId,
+    /// What only the two ends of the connection know.
+    exporter: &'a [u8; 32],
+}
+
+/// What each side shows the other. Compared in constant time: a [`blake3::Hash`] does.
+struct Macs {
+    inviter: blake3::Hash,
+    joiner: blake3::Hash,
+}
+
+impl Binding<'_> {
+    /// The inviter's message of SPAKE2, and what both show once each has that of the other.
+    fn answer(&self, code: &Code, opening: &[u8]) -> Result<(Vec<u8>, Macs), ExchangeError> {
+        let (joiner, inviter) = (Identity::new(&self.joiner.0), Identity::new(&self.inviter.0));
+        let password = Password::new(code.0.as_bytes());
+        let (state, message) = Spake2::<Ed25519Group>::start_b(&password, &joiner, &inviter);
+        let secret = state.finish(bounded(opening)?).map_err(|_| ExchangeError::NoPoint)?;
+        Ok((message, self.macs(&secret)))
+    }
+
+    fn macs(&self, secret: &[u8]) -> Macs {
+        let key = blake3::derive_key("exo pairing v1 confirmation", &[secret, self.exporter].concat());
+        let mac = |role: &str| {
+            blake3::keyed_hash(&key, &[role.as_bytes(), &self.joiner.0, &self.inviter.0].concat())
+        };
+        Macs { inviter: mac("inviter"), joiner: mac("joiner") }
     }
 }
 
@@ -233,15 +265,6 @@ fn bounded(message: &[u8]) -> Result<&[u8], ExchangeError> {
         return Err(ExchangeError::TooLong { bytes: message.len(), max: MESSAGE_BYTES_MAX });
     }
     Ok(message)
-}
-
-fn confirm_key(secret: &[u8], channel: &JoinChannel) -> [u8; 32] {
-    blake3::derive_key("exo pairing v1 confirmation", &[secret, channel.exporter()].concat())
-}
-
-/// Compared in constant time: a [`blake3::Hash`] does.
-fn mac(key: &[u8; 32], role: &str, joiner: NodeId, inviter: NodeId) -> blake3::Hash {
-    blake3::keyed_hash(key, &[role.as_bytes(), &joiner.0, &inviter.0].concat())
 }
 
 pub(crate) async fn send(
@@ -330,6 +353,44 @@ mod tests {
         invites.give_digits().unwrap();
         let after = |seconds| invites.open()[0].is_open(given + Duration::from_secs(seconds));
         assert!(after(299) && !after(301));
+    }
+
+    #[tokio::test]
+    async fn a_token_counts_until_its_time_is_over_and_not_after() {
+        let invites = Invites::default();
+        let lasting = Duration::from_secs(3600);
+        let (before, _, after) = (Instant::now(), invites.give_token(1, lasting).unwrap(), Instant::now());
+        let is_open = |at: Instant| invites.open()[0].is_open(at);
+        assert!(is_open(before + lasting - Duration::from_secs(1)) && !is_open(after + lasting));
+
+        // By the clock of an exchange.
+        let token = normal(&invites.give_token(1, Duration::from_millis(500)).unwrap()).unwrap();
+        assert_eq!(invites.begin(node(1), token_id(&token)).unwrap(), token);
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        assert!(matches!(invites.begin(node(1), token_id(&token)), Err(ExchangeError::NotInvited)));
+    }
+
+    /// Whether what two sides with the same code show each other fits: the inviter's, and the joiner's.
+    fn fits(joiner: Binding<'_>, inviter: Binding<'_>) -> [bool; 2] {
+        let code = Code("123456789".to_owned());
+        let (given, opening) = Given::begin(joiner.joiner, joiner.inviter, &code);
+        let (message, theirs) = inviter.answer(&code, &opening.message).unwrap();
+        let own = given.macs(&joiner, &message).unwrap();
+        [own.inviter == theirs.inviter, own.joiner == theirs.joiner]
+    }
+
+    #[test]
+    fn a_proof_is_bound_to_each_of_both_keys_and_to_the_connection() {
+        let both = Binding { joiner: node(1), inviter: node(2), exporter: &[3; 32] };
+        assert_eq!(fits(both, both), [true; 2]);
+        let others = [
+            ("the connection alone", Binding { exporter: &[4; 32], ..both }),
+            ("the joiner's key alone", Binding { joiner: node(4), ..both }),
+            ("the inviter's key alone", Binding { inviter: node(4), ..both }),
+        ];
+        for (what, other) in others {
+            assert_eq!([fits(both, other), fits(other, both)], [[false; 2]; 2], "{what} is another");
+        }
     }
 
     #[test]

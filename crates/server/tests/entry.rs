@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{Answer, SECRET, Server, chat_body, quick, start, start_both, start_with};
 use exo_local_channel::LocalListener;
-use exo_server::{ApiKey, ServerOptions};
+use exo_server::{ApiKey, ApiKeys, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const JSON: &str = "content-type: application/json";
@@ -125,6 +125,45 @@ async fn no_page_of_another_origin_port_or_name_trades_a_code_it_has_seen() {
     let answer =
         server.send("POST /exo/v1/session", &[JSON, &own, "sec-fetch-site: same-origin"], &body).await;
     token_of(&answer);
+}
+
+#[tokio::test]
+async fn a_page_of_an_allowed_origin_trades_no_code_and_no_session_is_good_from_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let api_keys = ApiKeys::default();
+    api_keys.replace(vec![(ApiKey::from_key("key-of-a-page"), None)]);
+    let allowed_origins = vec!["app://obsidian.md".parse().unwrap()];
+    let options = ServerOptions { allowed_origins, api_keys, ..quick() };
+    let (server, channel) = with_channel(folder.path(), options).await;
+    let (from, key) = ("origin: app://obsidian.md", "authorization: Bearer key-of-a-page");
+    let code = code(&channel).await;
+    let body = format!(r#"{{"code":"{code}"}}"#);
+    for headers in
+        [vec![JSON, from], vec![JSON, from, key], vec![JSON, from, key, "sec-fetch-site: cross-site"]]
+    {
+        let answer = server.send("POST /exo/v1/session", &headers, &body).await;
+        assert_eq!(answer.error(), "403 origin_not_allowed", "{headers:?}");
+        assert_eq!(answer.header("access-control-allow-origin"), None, "{headers:?}");
+    }
+    let asks = [from, "access-control-request-method: POST"];
+    let may = server.send("OPTIONS /exo/v1/session", &asks, "").await;
+    assert_eq!(may.error(), "403 origin_not_allowed");
+    assert_eq!(may.header("access-control-allow-origin"), None);
+
+    // Nothing of that has used the code up, and its session is for the node's own page.
+    let with = bearer(&token_of(&exchange(&server, &code).await));
+    for path in ["/v1/models", "/api/tags"] {
+        assert_eq!(server.send(&format!("GET {path}"), &[&with], "").await.status, 200, "{path}");
+        let answer = server.send(&format!("GET {path}"), &[from, &with], "").await;
+        assert_eq!(answer.status, 401, "{path}: {}", answer.body);
+    }
+    let chat = server.send("POST /v1/chat/completions", &[JSON, from, &with], &chat_body("good", "")).await;
+    assert_eq!(chat.error(), "401 invalid_api_key");
+    for path in ["/exo/v1/cluster", "/exo/v1/session", "/metrics"] {
+        let answer = server.send(&format!("GET {path}"), &[from, &with], "").await;
+        assert_eq!(answer.error(), "403 origin_not_allowed", "{path}");
+    }
+    assert_eq!(server.send("GET /v1/models", &[from, key], "").await.status, 200);
 }
 
 #[tokio::test]

@@ -346,6 +346,24 @@ async fn on_such_a_listener_the_api_opens_to_keys_only() {
 }
 
 #[tokio::test]
+async fn without_a_key_a_server_says_how_it_is_and_nothing_of_cluster_models_and_requests() {
+    let api_keys = ApiKeys::default();
+    api_keys.replace(vec![(ApiKey::from_key("sesame"), None)]);
+    let server = start_with("127.0.0.1:0", ServerOptions { api_keys, ..quick() }).await;
+    let health = server.get("/health").await.json();
+    let mut said: Vec<&str> = health.as_object().unwrap().keys().map(String::as_str).collect();
+    said.sort_unstable();
+    assert_eq!(said, ["status", "uptime_s", "version"]);
+    // The same text whatever the node is, and a page whose scripts have to ask.
+    assert_eq!(server.get("/openapi.json").await.body, exo_api::openapi::to_json());
+    let page = server.get("/").await;
+    assert!(page.status == 200 && !page.body.contains(&common::cluster().self_node), "{}", page.body);
+    for path in ["/v1/models", "/api/tags", "/exo/v1/cluster", "/exo/v1/requests", "/metrics"] {
+        assert_eq!(server.get(path).await.status, 401, "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_of_100_mb_is_refused_and_the_client_sees_why() {
     let server = start().await;
     let head = format!(

@@ -3,6 +3,7 @@
 
 mod left;
 mod named;
+mod window;
 
 use std::collections::VecDeque;
 

@@ -502,6 +502,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn addresses_of_a_node_are_dialled_a_tenth_of_a_second_apart_and_none_waits_for_the_one_before() {
+        const APART: Duration = Duration::from_millis(100);
+        let proof_within = Duration::from_secs(5);
+        let (mut asker, mut silent, mut held) = (node().await, Vec::new(), Vec::new());
+        for _ in 0..4 {
+            silent.push(tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap());
+        }
+        let addresses = silent.iter().map(|listener| listener.local_addr().unwrap()).collect();
+        let began = std::time::Instant::now();
+        asker.hands.carry_out(JoinEffect::Ask {
+            with: NodeId([1; 32]),
+            addresses,
+            only_near: true,
+            proof_within,
+            code: None,
+            ask: ask(false),
+        });
+        for (listener, number) in silent.iter().zip(0..) {
+            let accepted = tokio::time::timeout(proof_within, listener.accept()).await;
+            let after = began.elapsed();
+            held.push(accepted.unwrap().unwrap());
+            assert!(after >= APART * number, "address {number} after {after:?}");
+            assert!(after < APART * number + proof_within / 2, "address {number} after {after:?}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_node_that_is_silent_at_all_addresses_has_failed_in_time() {
         let mut asker = node().await;
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,0 +1,42 @@
+//! How long it takes to let a machine in with a code, on nodes as processes of their own. Wrong codes are
+//! tried in `doors.rs`, and relayed ones in the tests of `exo-node`.
+
+#![allow(clippy::print_stdout, reason = "times for whoever measures")]
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::{Node, SOON, Start, wait_for};
+
+/// For both sides: the proof of the code, the entry that one signs and writes, and the log that the other
+/// takes over. The start of a command is not in it: the node is asked over its API.
+const PAIRED_WITHIN: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_code_makes_two_machines_one_cluster_within_a_second() {
+    let start = |name| {
+        let flags = ["--trust", "closed", "--no-discovery"].map(str::to_owned).to_vec();
+        Node::start(Start { name, group: "pairing", flags, ..Start::default() })
+    };
+    let (inviter, joiners) = (start("inviter"), ["one", "two", "three"].map(start));
+    let mut took = Vec::new();
+    for (joiner, members) in joiners.iter().zip(2..) {
+        let invited = inviter.post("/exo/v1/invites", &json!({})).json();
+        let wanted =
+            json!({"code": invited["code"], "node": invited["node"], "addresses": invited["addresses"]});
+        let began = Instant::now();
+        let joined = joiner.post("/exo/v1/join", &wanted);
+        assert_eq!(joined.status, 200, "{}", joined.body);
+        for node in [&inviter, joiner] {
+            wait_for("both sides to know it", SOON, || {
+                (node.get("/exo/v1/members").as_array()?.len() == members).then_some(())
+            });
+        }
+        took.push(began.elapsed());
+    }
+    took.sort();
+    println!("pairing by code, both sides, three times: {took:?}");
+    // The median: what keeps the machine busy for a moment does not count.
+    assert!(took[1] < PAIRED_WITHIN, "{took:?}");
+}
