@@ -20,8 +20,8 @@ use exo_api::{
     EmbedRequest, Embeddings, Facade, GenerateError, GenerateRequest, GenerateStream, HealthStatus,
     HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery,
     LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView,
-    ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView,
-    TokensAnswer, TokensRequest,
+    ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SignOfLife, SilenceRequest,
+    TelemetryView, TokensAnswer, TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
@@ -125,8 +125,12 @@ impl Facade for NodeFacade {
         Box::pin(self.counted(request))
     }
 
-    fn embed(&self, request: EmbedRequest) -> BoxFuture<'_, Result<Embeddings, GenerateError>> {
-        Box::pin(self.embed_texts(request))
+    fn embed(
+        &self,
+        request: EmbedRequest,
+        heard: SignOfLife,
+    ) -> BoxFuture<'_, Result<Embeddings, GenerateError>> {
+        Box::pin(self.embed_texts(request, heard))
     }
 
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
