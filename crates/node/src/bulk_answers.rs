@@ -87,7 +87,7 @@ pub async fn serve(
 fn repair_soon(library: Arc<Library>, events: EventSender, model: ModelId, lost: ChunkRef) {
     tokio::spawn(async move {
         let question = Question::Resolve { model: model.to_full() };
-        let Some(Answer::Resolved(Ok(resolved))) = ask_node(&events, question, ANSWER_MAX).await else {
+        let Ok(Answer::Resolved(Ok(resolved))) = ask_node(&events, question, ANSWER_MAX).await else {
             return;
         };
         if let Err(error) = library.repair(model, lost, &resolved.holders).await {
