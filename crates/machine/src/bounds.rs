@@ -103,7 +103,7 @@ fn of_members() -> Vec<Bound> {
         ),
         Bound::new(
             "a write of the log that the disk does not answer, of a coordinator or of one just elected",
-            time(LOG_WRITE_MAX),
+            format!("{} in which the node ran", time(LOG_WRITE_MAX)),
             "machine",
             "where another member is alive it leaves the lead to that one, and does not take it before its disk answers",
         ),

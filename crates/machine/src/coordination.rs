@@ -152,7 +152,7 @@ impl NodeMachine {
         self.shut_window_when_over();
         self.write_trust_again();
         self.advertise();
-        if let Some(waited) = self.writes.slow(self.now.time) {
+        if let Some(waited) = self.writes.slow(self.awake.ran()) {
             let seconds = waited.as_secs();
             self.notice(Notice::Warning(format!("the disk has not answered a write for {seconds} s")));
         }
@@ -169,7 +169,7 @@ impl NodeMachine {
     /// A disk that does not answer is no better than one that fails: what this node decided, or must have
     /// before it leads, would be waited for without end. What it writes in the end are entries like others.
     fn step_aside_if_late(&mut self) {
-        if !self.writes.is_log_late(self.now.time) {
+        if !self.writes.is_log_late(self.awake.ran()) {
             return;
         }
         let led = self.is_leading();
@@ -251,7 +251,7 @@ impl NodeMachine {
         let entries: Vec<Vec<u8>> = events.iter().map(Event::encode).collect();
         let after = self.log.plan(&entries);
         let append = OwnAppend { append, epoch, before, after, entries, events };
-        self.writes.own(self.now.time, append, &mut self.out);
+        self.writes.own(self.awake.ran(), append, &mut self.out);
         None
     }
 
@@ -736,7 +736,7 @@ impl NodeMachine {
         if self.log.is_snapshot_due() && !self.writes.is_log_busy() {
             let (head, state) = (self.log.durable(), self.state().clone());
             self.log.folded(head);
-            self.writes.snapshot(self.now.time, head, state, &mut self.out);
+            self.writes.snapshot(self.awake.ran(), head, state, &mut self.out);
         }
     }
 }
