@@ -37,7 +37,11 @@ pub async fn serve(
     let peer = channel.peer;
     let (mut writer, mut reader) = channel.split(LIMITS);
     reader.set_limits(ASK_LIMITS);
-    while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
+    loop {
+        let frame = match reader.next(Some(IDLE_MAX)).await {
+            Ok(frame) => frame,
+            Err(error) => return tracing::trace!(%peer, %error, "no further question"),
+        };
         let Ok(ask) = postcard::from_bytes::<Ask>(&frame.payload) else {
             tracing::warn!(%peer, "a question that is none; hanging up");
             return;
@@ -45,8 +49,8 @@ pub async fn serve(
         if matches!(ask, Ask::Burst) {
             let frame = vec![0; BURST_FRAME_BYTES];
             for _ in 0..BURST_FRAMES {
-                if writer.send(KIND_BYTES, &[&frame]).await.is_err() {
-                    return;
+                if let Err(error) = writer.send(KIND_BYTES, &[&frame]).await {
+                    return tracing::trace!(%peer, %error, "a burst was not taken");
                 }
             }
             continue;
@@ -55,7 +59,7 @@ pub async fn serve(
             // Waits while the loop is behind.
             let is_told = events.control(Event::Device(DeviceEvent::Retry(device))).await.is_ok();
             if !is_told || writer.send(KIND_BYTES, &[]).await.is_err() {
-                return;
+                return tracing::trace!(%peer, is_told, "an answer about a device was not taken");
             }
             continue;
         }
@@ -77,8 +81,8 @@ pub async fn serve(
                 writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await
             }
         };
-        if sent.is_err() {
-            return;
+        if let Err(error) = sent {
+            return tracing::trace!(%peer, %error, "an answer was not taken");
         }
     }
 }

@@ -98,6 +98,7 @@ pub(crate) async fn listen(endpoint: quinn::Endpoint, half_open: Arc<HalfOpen>, 
 
 fn admit(connection: Connection, shared: Arc<EndpointState>) {
     let Some(peer) = proven_peer(&connection) else {
+        tracing::trace!(remote = %connection.remote_address(), "a QUIC connection that proved no key");
         connection.close(CODE_REMOVED, b"no proven key");
         return;
     };
@@ -136,6 +137,7 @@ fn register(shared: &EndpointState, peer: NodeId, connection: &Connection) -> Op
     let kill = move || handle.close(CODE_REMOVED, b"disconnected");
     let registration = shared.live.register(peer, kill, Some(Box::new(lost)));
     if !shared.members.contains(peer) || shared.is_closed() {
+        tracing::trace!(%peer, is_closed = shared.is_closed(), "a QUIC connection of who is no member any more");
         connection.close(CODE_REMOVED, b"not a member");
         return None;
     }

@@ -145,7 +145,11 @@ impl LinkHands {
                     tracing::debug!(peer = %from, error = chain(&error), "the bandwidth was not measured");
                     (0, Duration::ZERO)
                 }
-                Err(_) => (0, Duration::ZERO),
+                Err(_) => {
+                    let within_s = BURST_MAX.as_secs();
+                    tracing::debug!(peer = %from, within_s, "the bandwidth was not measured in its time");
+                    (0, Duration::ZERO)
+                }
             };
             events.post(Input::Received { from, received: Received { bytes, took, is_burst: true } });
         });
