@@ -33,6 +33,8 @@ pub(crate) const ASK_MAX: Duration = Duration::from_secs(40);
 pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(10);
 /// Between attempts to record that the join window is over.
 const REPEAT_SHUT: Duration = Duration::from_secs(60);
+/// Behind a snapshot of the log that the disk did not take: it is large, and may wait.
+const FOLD_AGAIN: Duration = Duration::from_secs(60);
 /// Questions that wait for a coordinator. Above that they are refused.
 const EARLY_MAX: usize = 64;
 /// Models that are checked when they show, as no answer to their placement came. Of more, a person may ask
@@ -372,7 +374,10 @@ impl NodeMachine {
                 "the journal cannot be written"
             }
             Unwritten::Trust(write) => return self.trust_unwritten(write, failure),
-            Unwritten::Snapshot => "the journal is not folded; it goes on growing",
+            Unwritten::Snapshot => {
+                self.log.not_folded(self.now.time + FOLD_AGAIN);
+                "the journal is not folded; it goes on growing"
+            }
             Unwritten::Addresses => "addresses are not remembered",
         };
         self.notice(Notice::Warning(format!("{what}: {reason}")));
@@ -733,9 +738,9 @@ impl NodeMachine {
 
     /// Folds the log into a snapshot now and then. The state holds all that is durable, and nothing else.
     fn snapshot_if_due(&mut self) {
-        if self.log.is_snapshot_due() && !self.writes.is_log_busy() {
+        if self.log.is_snapshot_due(self.now.time) && !self.writes.is_log_busy() {
             let (head, state) = (self.log.durable(), self.state().clone());
-            self.log.folded(head);
+            self.log.folding();
             self.writes.snapshot(self.awake.ran(), head, state, &mut self.out);
         }
     }
