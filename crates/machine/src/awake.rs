@@ -12,8 +12,8 @@ const STILL_MIN: Duration = Duration::from_secs(5);
 /// At least so long between two pauses that count: a process that is stopped again and again must not put its
 /// deadlines off for ever.
 const STILL_AGAIN: Duration = Duration::from_secs(60);
-/// So much of each pause counts as time in which this process ran: what waits ends where it is stopped all the
-/// time, too.
+/// So much of each pause counts as time in which this process ran: what waits ends where it is stopped all
+/// the time, too.
 const RAN_MAX: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]

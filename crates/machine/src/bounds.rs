@@ -13,8 +13,8 @@ use crate::persist::LOG_WRITE_MAX;
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
 
-/// How long whoever asks a machine waits for an answer that needs no coordinator: the machine never waits itself,
-/// but for its disk.
+/// How long whoever asks a machine waits for an answer that needs no coordinator: the machine never waits
+/// itself, but for its disk.
 pub const ANSWER_MAX: Duration = Duration::from_secs(12);
 /// The same of an answer of the coordinator: longer than the machine waits for it.
 pub const COORDINATOR_MAX: Duration = Duration::from_secs(45);

@@ -303,7 +303,8 @@ impl Stranger {
         self.has_refused && now < self.next
     }
 
-    /// How it refuses this node, as far as is known: nothing where it is silent since, or says something else.
+    /// How it refuses this node, as far as is known: nothing where it is silent since, or says something
+    /// else.
     fn refusal(&self) -> Option<&Notice> {
         self.told.as_ref().filter(|_| self.is_refusing && !self.has_failed())
     }

@@ -130,9 +130,12 @@ fn admit(connection: Connection, shared: Arc<EndpointState>, admitted: &Admitted
     });
 }
 
+/// The connections that one member opened towards us, the oldest first, each with who uses it.
+type AdmittedOfOne = Vec<(Connection, Weak<Registration>)>;
+
 /// The connections that members opened towards us.
 #[derive(Default)]
-struct Admitted(Mutex<HashMap<NodeId, Vec<(Connection, Weak<Registration>)>>>);
+struct Admitted(Mutex<HashMap<NodeId, AdmittedOfOne>>);
 
 impl Admitted {
     /// Whether a member may have one more: the oldest without a channel makes place for it.

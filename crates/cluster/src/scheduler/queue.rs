@@ -13,8 +13,8 @@ use crate::wire::{Submission, limits, spec_bytes_about};
 /// Sequences that were submitted before and may wait: four times the slots that a placement may have.
 const RETURNING_MAX: usize = 4 * limits::SEQUENCES_MAX;
 
-/// And their bytes in all: histories, grammars and biases. Of both a principal may have its share though others
-/// have more, up to twice as many in all.
+/// And their bytes in all: histories, grammars and biases. Of both a principal may have its share though
+/// others have more, up to twice as many in all.
 const RETURNING_BYTES_MAX: usize = 64 << 20;
 
 /// The same of those that were not submitted before, where principals take no more than their shares. Shares
@@ -88,9 +88,9 @@ impl Queue {
         len >= self.len_max && (has_share || len >= 4 * self.len_max)
     }
 
-    /// Whether with one more there is more than `max` of something, and its principal is beyond its share, or all
-    /// are beyond twice as much: a member may send the longest histories and grammars that there can be, and as
-    /// many as it likes.
+    /// Whether with one more there is more than `max` of something, and its principal is beyond its share, or
+    /// all are beyond twice as much: a member may send the longest histories and grammars that there can be,
+    /// and as many as it likes.
     fn is_beyond(
         &self,
         max: usize,

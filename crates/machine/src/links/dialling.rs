@@ -42,8 +42,8 @@ impl Slot {
         (self.failures, self.since, self.dial_next) = (0, now, now + backoff(1, chance));
     }
 
-    /// This node itself did not run for so long. How its attempt ended may wait to be read: once there is time
-    /// for that.
+    /// This node itself did not run for so long. How its attempt ended may wait to be read: once there is
+    /// time for that.
     pub(super) fn held_up(&mut self, now: Time, late: Duration) {
         let Some(dial) = &mut self.dial else { return };
         dial.until = dial.until + late;

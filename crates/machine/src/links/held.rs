@@ -12,7 +12,8 @@ use exo_types::{NodeId, Time};
 /// Longer than two nodes that just met need to open their links, short enough for whoever waits for an
 /// answer.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(2);
-/// What waited while this node was held up waits so long at least from then on: its link may be about to open.
+/// What waited while this node was held up waits so long at least from then on: its link may be about to
+/// open.
 const AFTER_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Bytes that wait for all peers together.
 pub(super) const BYTES_MAX: usize = 8 << 20;

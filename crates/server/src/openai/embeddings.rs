@@ -60,8 +60,8 @@ pub async fn ollama_older(
     Ok(json(&OllamaEmbedding::new(embeddings)))
 }
 
-/// The node's answer, or an error when it falls silent. A client that goes away, or whoever ends the request,
-/// drops it, which cancels it.
+/// The node's answer, or an error when it falls silent. A client that goes away, or whoever ends the
+/// request, drops it, which cancels it.
 async fn embed(app: &App, dialect: Dialect, request: EmbedRequest) -> Result<Embeddings, ApiError> {
     let mut tracked = app.requests.track_embedding(&request);
     let (heard, silence_max) = (Arc::new(watch::Sender::new(())), app.options.silence_max);
