@@ -64,6 +64,12 @@ pub enum AdminError {
         /// When to try again.
         retry_after_s: u32,
     },
+    /// The node had no answer in time; what was asked may be done yet.
+    #[error("{message}")]
+    Late {
+        /// For what and how long was waited, and what becomes of it.
+        message: String,
+    },
     /// The node's disk failed, or is full.
     #[error("{message}")]
     Disk {

@@ -8,7 +8,8 @@ use crate::{
     EmbedRequest, Embeddings, GenerateError, GenerateEvent, GenerateRequest, HealthView, InstanceView,
     InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery, LogsView, MemberRole,
     MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, ReplanRequest, ReplanView,
-    RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView, TokensAnswer, TokensRequest,
+    RequestView, SeriesQuery, SeriesView, SignOfLife, SilenceRequest, TelemetryView, TokensAnswer,
+    TokensRequest,
 };
 
 /// The life of one request. **Dropping it cancels the request** and frees its slot. It ends after
@@ -25,7 +26,12 @@ pub trait Facade: Send + Sync + 'static {
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>>;
 
     /// The vectors of texts. Dropping the future cancels it. A known model that is not placed is placed.
-    fn embed(&self, request: EmbedRequest) -> BoxFuture<'_, Result<Embeddings, GenerateError>>;
+    /// `heard` is called at every sign that the node is at work on it, at least every 20 s.
+    fn embed(
+        &self,
+        request: EmbedRequest,
+        heard: SignOfLife,
+    ) -> BoxFuture<'_, Result<Embeddings, GenerateError>>;
 
     /// What a model's tokenizer and template make of something. Nothing is generated, and nothing placed.
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>>;

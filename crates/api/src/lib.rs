@@ -51,7 +51,7 @@ pub use downloads::{
     KeepModelRequest, ModelCheckRequest, ModelCheckView, PrunedView, PullRequest, PullState, PullView,
     RemovedModelView, ReplacedModelView, RepoFileView, RepoView, VariantView,
 };
-pub use embed::{EmbedRequest, Embeddings};
+pub use embed::{EmbedRequest, Embeddings, SignOfLife};
 pub use errors::AdminError;
 pub use facade::{ClaimedRequest, Facade, GenerateStream};
 pub use fields::{BadParam, BadParamKind};

@@ -99,7 +99,12 @@ fn of_requests() -> Vec<Bound> {
             "driver",
             "`Deadline` with how many arrived",
         ),
-        Bound::new("a whole request", time(driver.overall_deadline), "driver", "`Deadline`"),
+        Bound::new(
+            "a whole request, all texts of one for vectors together",
+            time(driver.overall_deadline),
+            "driver",
+            "`Deadline`",
+        ),
     ]
 }
 

@@ -1,6 +1,8 @@
 //! Every wait of a node's machine, with its bound: the table in `docs/failure-model.md`, which
 //! `cargo run -p exo-node --example failure_model` writes.
 
+use std::time::Duration;
+
 use exo_cluster::bounds::{Bound, time};
 
 use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
@@ -11,11 +13,18 @@ use crate::persist::LOG_WRITE_MAX;
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
 
+/// How long whoever asks a machine waits for an answer that needs no coordinator: the machine never waits
+/// itself, but for its disk.
+pub const ANSWER_MAX: Duration = Duration::from_secs(12);
+/// The same of an answer of the coordinator: longer than the machine waits for it.
+pub const COORDINATOR_MAX: Duration = Duration::from_secs(45);
+
 /// The table, as Markdown.
 pub fn table() -> String {
     let mut text = "| what | bound | who watches it | then |\n|---|---|---|---|\n".to_owned();
     for Bound { what, bound, owner, then } in
-        [exo_cluster::bounds::bounds(), of_links(), of_members(), of_cut_off_nodes(), of_copies()].concat()
+        [exo_cluster::bounds::bounds(), of_links(), of_members(), of_cut_off_nodes(), of_copies(), of_askers()]
+            .concat()
     {
         text.push_str(&format!("| {what} | {bound} | {owner} | {then} |\n"));
     }
@@ -94,7 +103,7 @@ fn of_members() -> Vec<Bound> {
         ),
         Bound::new(
             "a write of the log that the disk does not answer, of a coordinator or of one just elected",
-            time(LOG_WRITE_MAX),
+            format!("{} in which the node ran", time(LOG_WRITE_MAX)),
             "machine",
             "where another member is alive it leaves the lead to that one, and does not take it before its disk answers",
         ),
@@ -168,6 +177,23 @@ fn of_copies() -> Vec<Bound> {
             time(CLAIM_MAX),
             "machine",
             "the client hears that no member it reaches has the request",
+        ),
+    ]
+}
+
+fn of_askers() -> Vec<Bound> {
+    vec![
+        Bound::new(
+            "a command or a question that this node answers alone, with what it signs and writes first",
+            time(ANSWER_MAX),
+            "node",
+            "`deadline_exceeded`; a change of the members goes on without its asker, who hears so",
+        ),
+        Bound::new(
+            "one that the coordinator answers, where the asker's own node is held up",
+            time(COORDINATOR_MAX),
+            "node",
+            "`deadline_exceeded`",
         ),
     ]
 }

@@ -33,6 +33,8 @@ pub(crate) const ASK_MAX: Duration = Duration::from_secs(40);
 pub(crate) const ELECTION_MAX: Duration = Duration::from_secs(10);
 /// Between attempts to record that the join window is over.
 const REPEAT_SHUT: Duration = Duration::from_secs(60);
+/// Behind a snapshot of the log that the disk did not take: it is large, and may wait.
+const FOLD_AGAIN: Duration = Duration::from_secs(60);
 /// Questions that wait for a coordinator. Above that they are refused.
 const EARLY_MAX: usize = 64;
 /// Models that are checked when they show, as no answer to their placement came. Of more, a person may ask
@@ -152,7 +154,7 @@ impl NodeMachine {
         self.shut_window_when_over();
         self.write_trust_again();
         self.advertise();
-        if let Some(waited) = self.writes.slow(self.now.time) {
+        if let Some(waited) = self.writes.slow(self.awake.ran()) {
             let seconds = waited.as_secs();
             self.notice(Notice::Warning(format!("the disk has not answered a write for {seconds} s")));
         }
@@ -169,7 +171,7 @@ impl NodeMachine {
     /// A disk that does not answer is no better than one that fails: what this node decided, or must have
     /// before it leads, would be waited for without end. What it writes in the end are entries like others.
     fn step_aside_if_late(&mut self) {
-        if !self.writes.is_log_late(self.now.time) {
+        if !self.writes.is_log_late(self.awake.ran()) {
             return;
         }
         let led = self.is_leading();
@@ -251,7 +253,7 @@ impl NodeMachine {
         let entries: Vec<Vec<u8>> = events.iter().map(Event::encode).collect();
         let after = self.log.plan(&entries);
         let append = OwnAppend { append, epoch, before, after, entries, events };
-        self.writes.own(self.now.time, append, &mut self.out);
+        self.writes.own(self.awake.ran(), append, &mut self.out);
         None
     }
 
@@ -372,7 +374,10 @@ impl NodeMachine {
                 "the journal cannot be written"
             }
             Unwritten::Trust(write) => return self.trust_unwritten(write, failure),
-            Unwritten::Snapshot => "the journal is not folded; it goes on growing",
+            Unwritten::Snapshot => {
+                self.log.not_folded(self.now.time + FOLD_AGAIN);
+                "the journal is not folded; it goes on growing"
+            }
             Unwritten::Addresses => "addresses are not remembered",
         };
         self.notice(Notice::Warning(format!("{what}: {reason}")));
@@ -733,10 +738,10 @@ impl NodeMachine {
 
     /// Folds the log into a snapshot now and then. The state holds all that is durable, and nothing else.
     fn snapshot_if_due(&mut self) {
-        if self.log.is_snapshot_due() && !self.writes.is_log_busy() {
+        if self.log.is_snapshot_due(self.now.time) && !self.writes.is_log_busy() {
             let (head, state) = (self.log.durable(), self.state().clone());
-            self.log.folded(head);
-            self.writes.snapshot(self.now.time, head, state, &mut self.out);
+            self.log.folding();
+            self.writes.snapshot(self.awake.ran(), head, state, &mut self.out);
         }
     }
 }

@@ -255,6 +255,8 @@ pub struct Joining {
     by_code: Option<ByCode>,
     /// Nodes that may know more of the log of trust and are not reached as members; when each is asked.
     trust_polls: BTreeMap<NodeId, TrustPoll>,
+    /// Whose refusals the view shows.
+    shown_refusals: BTreeSet<NodeId>,
     /// Words shown at admissions.
     words: BTreeMap<NodeId, String>,
     deadline: Time,
@@ -278,6 +280,8 @@ struct Stranger {
     failures: u32,
     /// Refused when it was asked, as one that waits for a person does.
     has_refused: bool,
+    /// Its last answer was a refusal.
+    is_refusing: bool,
     /// Since when it answers that it should be asked later.
     later_since: Option<Time>,
     /// How it refused when a person was last told.
@@ -299,9 +303,10 @@ impl Stranger {
         self.has_refused && now < self.next
     }
 
-    /// How it refuses this node, as far as is known: nothing where it is silent since.
+    /// How it refuses this node, as far as is known: nothing where it is silent since, or says something
+    /// else.
     fn refusal(&self) -> Option<&Notice> {
-        self.told.as_ref().filter(|_| self.has_refused && !self.has_failed())
+        self.told.as_ref().filter(|_| self.is_refusing && !self.has_failed())
     }
 
     /// Whether it did not answer when it was asked: others come first.
@@ -379,6 +384,7 @@ impl Joining {
             admission_last: 0,
             by_code: None,
             trust_polls: BTreeMap::new(),
+            shown_refusals: BTreeSet::new(),
             words: BTreeMap::new(),
             deadline: Time::ZERO,
         }
@@ -544,6 +550,7 @@ impl Joining {
             named_at: Vec::new(),
             failures: 0,
             has_refused: false,
+            is_refusing: false,
             later_since: None,
             told: None,
             told_unix_s: 0,
@@ -605,7 +612,18 @@ impl Joining {
         self.ask_by_code(ctx, out);
         self.ask_best(ctx, out);
         self.catch_up(ctx, out);
+        self.show_refusals(out);
         self.deadline = self.deadline_of(ctx);
+    }
+
+    /// A refusal that holds no longer, or again, is news for the view, whatever ended it.
+    fn show_refusals(&mut self, out: &mut Vec<JoiningOutput>) {
+        let refusing = self.strangers.iter().filter(|(_, stranger)| stranger.refusal().is_some());
+        let refusing: BTreeSet<NodeId> = refusing.map(|(node, _)| *node).collect();
+        if refusing != self.shown_refusals {
+            self.shown_refusals = refusing;
+            out.push(JoiningOutput::Stale);
+        }
     }
 
     /// How many strangers that have proven no key say that they are at an address.

@@ -186,6 +186,8 @@ struct Dial {
     id: DialId,
     /// When it counts as failed: its answer should have come before.
     until: Time,
+    /// This node was held up meanwhile: the answer may wait to be read.
+    was_held_up: bool,
 }
 
 /// One connection.
@@ -479,7 +481,8 @@ impl Links {
         known.filter(|(_, addresses)| !addresses.is_empty()).collect()
     }
 
-    /// A machine that was held up itself has not heard its peers because it did not listen.
+    /// A machine that was held up itself has not heard its peers because it did not listen. Nor has it read
+    /// how its dials ended, or which link came up for what waits.
     fn begin(&mut self, now: Time) {
         let late = now.since(self.due);
         if late <= HELD_UP {
@@ -489,7 +492,11 @@ impl Links {
         for link in self.links.values_mut() {
             (link.since, link.heard) = (link.since + late, link.heard + late);
         }
-        self.peers.values_mut().for_each(|peer| peer.incarnations.held_up(late));
+        for peer in self.peers.values_mut() {
+            peer.incarnations.held_up(late);
+            peer.slots_mut().into_iter().for_each(|slot| slot.held_up(now, late));
+        }
+        self.held.held_up(now, late);
         (self.deadline, self.due) = (now, now);
     }
 

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use exo_types::{Ancestors, LogHead};
+use exo_types::{Ancestors, LogHead, Time};
 
 /// How long a log of placements grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,6 +37,10 @@ pub(crate) struct Log {
     durable: LogHead,
     /// What the snapshot on disk stands for.
     base: LogHead,
+    /// A snapshot is on its way there.
+    is_folding: bool,
+    /// The last one could not be written: none before that.
+    folds_from: Time,
     /// Durable entries, each with the end of the log before it; the last one ends at `durable`.
     kept: VecDeque<(LogHead, Vec<u8>)>,
     /// The ends that the log had before the first of these; before `durable`, where there are none.
@@ -54,6 +58,8 @@ impl Log {
             planned: base,
             durable: base,
             base,
+            is_folding: false,
+            folds_from: Time::ZERO,
             kept: VecDeque::new(),
             ancestors,
             kept_bytes: 0,
@@ -113,14 +119,25 @@ impl Log {
         !self.is_failing
     }
 
+    /// A snapshot is on its way to disk.
+    pub(crate) fn folding(&mut self) {
+        self.is_folding = true;
+    }
+
     /// The snapshot on disk stands for this.
     pub(crate) fn folded(&mut self, base: LogHead) {
-        self.base = base;
+        (self.base, self.is_folding) = (base, false);
+    }
+
+    /// The snapshot was not written; the next one is tried then.
+    pub(crate) fn not_folded(&mut self, again_at: Time) {
+        (self.folds_from, self.is_folding) = (again_at, false);
     }
 
     /// Whether the log on disk is long enough to be folded.
-    pub(crate) fn is_snapshot_due(&self) -> bool {
-        self.durable.index.saturating_sub(self.base.index) >= self.limits.snapshot_every
+    pub(crate) fn is_snapshot_due(&self, now: Time) -> bool {
+        let is_long = self.durable.index.saturating_sub(self.base.index) >= self.limits.snapshot_every;
+        is_long && !self.is_folding && now >= self.folds_from
     }
 
     /// The durable end after so many entries; `None` for what is not kept.
@@ -214,13 +231,27 @@ mod tests {
         log.written(after, many);
         assert_eq!(log.kept.len(), 256);
         assert_eq!(log.hash_at(600 - 257), None);
-        assert!(log.hash_at(600 - 256).is_some() && log.is_snapshot_due());
+        assert!(log.hash_at(600 - 256).is_some() && log.is_snapshot_due(Time::ZERO));
         log.folded(log.durable());
-        assert!(!log.is_snapshot_due());
+        assert!(!log.is_snapshot_due(Time::ZERO));
         let large = vec![vec![0; KEPT_BYTES_MAX - 8]];
         let after = log.plan(&large);
         log.written(after, large);
         assert_eq!(log.kept.len(), 2, "bytes count, too");
+    }
+
+    #[test]
+    fn a_log_that_could_not_be_folded_is_folded_later_and_once_at_a_time() {
+        let mut log = Log::new(LogHead::EMPTY, Ancestors::default(), entries(0..300), LogLimits::default());
+        let at = Time::from_millis;
+        assert!(log.is_snapshot_due(at(0)));
+        log.folding();
+        assert!(!log.is_snapshot_due(at(500)), "one is under way");
+        log.not_folded(at(60_000));
+        assert!(!log.is_snapshot_due(at(59_999)) && log.is_snapshot_due(at(60_000)));
+        log.folding();
+        log.folded(log.durable());
+        assert!(!log.is_snapshot_due(at(90_000)));
     }
 
     #[test]

@@ -571,7 +571,7 @@ impl NodeMachine {
             self.links.known().into_iter().filter(|(n, _)| self.members.contains(n)).collect();
         if self.kept_addresses != known {
             self.kept_addresses.clone_from(&known);
-            self.writes.addresses(self.now.time, Write::Addresses(known), &mut self.out);
+            self.writes.addresses(self.awake.ran(), Write::Addresses(known), &mut self.out);
         }
     }
 

@@ -53,11 +53,11 @@ impl NodeMachine {
             }
             #[cfg(feature = "planted")]
             Output::Persist(epoch) if self.has_bug(crate::planted::Bug::EpochEarly) => {
-                self.writes.epoch(self.now.time, epoch, &mut self.out);
+                self.writes.epoch(self.awake.ran(), epoch, &mut self.out);
                 let outputs = self.membership.handle(self.now.time, Input::Persisted(epoch));
                 self.membership_outputs.extend(outputs);
             }
-            Output::Persist(epoch) => self.writes.epoch(self.now.time, epoch, &mut self.out),
+            Output::Persist(epoch) => self.writes.epoch(self.awake.ran(), epoch, &mut self.out),
             Output::NodeUp(node) => self.node_up(node),
             Output::NodeSuspected(node) => self.set_status(node, NodeStatus::Suspected),
             Output::NodeSuspended { node, .. } => self.set_status(node, NodeStatus::Suspended),

@@ -123,7 +123,8 @@ enum Waiting {
     Addresses,
 }
 
-/// Writes on their way to disk, and what follows from each.
+/// Writes on their way to disk, and what follows from each. Their times are those in which the machine ran:
+/// while it stands still, it reads no answer.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     last: PersistId,

@@ -537,7 +537,7 @@ impl NodeMachine {
     fn append_followed(&mut self, entries: Vec<Vec<u8>>, events: Vec<Event>) {
         let (before, after) = (self.log.planned(), self.log.plan(&entries));
         let append = FollowedAppend { before, after, entries, events };
-        self.writes.followed(self.now.time, append, &mut self.out);
+        self.writes.followed(self.awake.ran(), append, &mut self.out);
         #[cfg(feature = "planted")]
         if self.has_bug(crate::planted::Bug::SaysPlanned)
             && let Some((_, node)) = self.leader
@@ -558,7 +558,7 @@ impl NodeMachine {
 
     pub(crate) fn replace_log(&mut self, head: LogHead, ancestors: Ancestors, state: State) {
         self.log.plan_replacement(head);
-        self.writes.replace(self.now.time, Replaced { head, ancestors, state }, &mut self.out);
+        self.writes.replace(self.awake.ran(), Replaced { head, ancestors, state }, &mut self.out);
     }
 
     /// What only this node or few have of the log: for `exo status`.

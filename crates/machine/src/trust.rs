@@ -271,7 +271,7 @@ impl NodeMachine {
         }
         let askers = std::mem::take(&mut self.trust.unwritten);
         self.writes.trust(
-            self.now.time,
+            self.awake.ran(),
             TrustWrite { log, askers, is_move: false, is_repeated: false },
             &mut self.out,
         );
@@ -280,7 +280,7 @@ impl NodeMachine {
     /// Moves to another cluster: its log of trust in place of this node's.
     pub(crate) fn write_other_trust(&mut self, log: TrustLog) {
         self.writes.trust(
-            self.now.time,
+            self.awake.ran(),
             TrustWrite { log, askers: Vec::new(), is_move: true, is_repeated: false },
             &mut self.out,
         );
@@ -360,7 +360,7 @@ impl NodeMachine {
         let (now, is_moving) = (self.now.time, self.moving_in.is_some());
         let is_due = |(at, write): &mut (Time, TrustWrite)| *at <= now && (write.is_move || !is_moving);
         if let Some((_, write)) = self.trust.unsure.take_if(is_due) {
-            self.writes.trust(self.now.time, write, &mut self.out);
+            self.writes.trust(self.awake.ran(), write, &mut self.out);
         }
     }
 

@@ -9,6 +9,7 @@ use exo_machine::{Answer, Question};
 use exo_store::{ChunkError, ChunkRef, StoreError};
 use exo_transport::Channel;
 use exo_types::ModelId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::bulk::{
     ASK_LIMITS, Ask, BURST_FRAME_BYTES, BURST_FRAMES, COMING_MAX, DIGEST_CHUNKS_MAX, KIND_BYTES,
@@ -20,15 +21,57 @@ use crate::file_copies;
 use crate::hub_bytes::HubBytesError;
 use crate::library::Library;
 use crate::library_error::LibraryError;
-use crate::log_capture::LogCapture;
+use crate::log_capture::{ANSWER_BYTES_MAX as LOG_ANSWER_BYTES_MAX, LogCapture};
 use crate::questions::{ANSWER_MAX, ask_node};
 
 /// An asker that says nothing for this long is hung up on.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
+/// Bytes of answers that are being prepared or sent, of all members and of one: a member may ask over many
+/// channels, and take its answers as slowly as it likes.
+const ANSWERS_BYTES_MAX: usize = 512 << 20;
+const ANSWERS_OF_ONE_BYTES_MAX: usize = ANSWERS_BYTES_MAX / 4;
+/// For room among them: the member waits for 30 s, and then gives this one up.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
+/// What an answer counts at least.
+const SMALL_ANSWER_BYTES: usize = 1 << 20;
+
+/// Room for answers to one member, within that of the node.
+#[derive(Clone)]
+pub struct AnswerRoom {
+    node: Arc<Semaphore>,
+    member: Arc<Semaphore>,
+}
+
+impl AnswerRoom {
+    /// The room of a node.
+    pub fn of_node() -> Arc<Semaphore> {
+        Arc::new(Semaphore::new(ANSWERS_BYTES_MAX))
+    }
+
+    /// The room of one of its members.
+    pub fn of_member(node: Arc<Semaphore>) -> Self {
+        Self { node, member: Arc::new(Semaphore::new(ANSWERS_OF_ONE_BYTES_MAX)) }
+    }
+
+    /// Takes room for an answer, and waits for it a while.
+    async fn take(&self, bytes: usize) -> Result<[OwnedSemaphorePermit; 2], Refusal> {
+        let bytes = bytes.clamp(1, ANSWERS_OF_ONE_BYTES_MAX);
+        // It is far below four gigabytes.
+        let permits = bytes as u32;
+        let taken = async {
+            let of_member = self.member.clone().acquire_many_owned(permits).await.ok()?;
+            Some([of_member, self.node.clone().acquire_many_owned(permits).await.ok()?])
+        };
+        let taken = tokio::time::timeout(ROOM_WAIT_MAX, taken).await.ok().flatten();
+        taken.ok_or(Refusal::NoRoom { bytes })
+    }
+}
+
 /// Answers one member's questions until it hangs up.
 pub async fn serve(
     channel: Channel,
+    room: AnswerRoom,
     library: Arc<Library>,
     log: LogCapture,
     doctor: Doctor,
@@ -37,7 +80,11 @@ pub async fn serve(
     let peer = channel.peer;
     let (mut writer, mut reader) = channel.split(LIMITS);
     reader.set_limits(ASK_LIMITS);
-    while let Ok(frame) = reader.next(Some(IDLE_MAX)).await {
+    loop {
+        let frame = match reader.next(Some(IDLE_MAX)).await {
+            Ok(frame) => frame,
+            Err(error) => return tracing::trace!(%peer, %error, "no further question"),
+        };
         let Ok(ask) = postcard::from_bytes::<Ask>(&frame.payload) else {
             tracing::warn!(%peer, "a question that is none; hanging up");
             return;
@@ -45,8 +92,8 @@ pub async fn serve(
         if matches!(ask, Ask::Burst) {
             let frame = vec![0; BURST_FRAME_BYTES];
             for _ in 0..BURST_FRAMES {
-                if writer.send(KIND_BYTES, &[&frame]).await.is_err() {
-                    return;
+                if let Err(error) = writer.send(KIND_BYTES, &[&frame]).await {
+                    return tracing::trace!(%peer, %error, "a burst was not taken");
                 }
             }
             continue;
@@ -55,18 +102,15 @@ pub async fn serve(
             // Waits while the loop is behind.
             let is_told = events.control(Event::Device(DeviceEvent::Retry(device))).await.is_ok();
             if !is_told || writer.send(KIND_BYTES, &[]).await.is_err() {
-                return;
+                return tracing::trace!(%peer, is_told, "an answer about a device was not taken");
             }
             continue;
         }
+        let mut taken = None;
         let answer = match ask {
             Ask::Details(model) => library.tell_of(model).await.map_err(Refusal::from).and_then(json),
             Ask::Checks => doctor.look().await.map_err(Refusal::from).and_then(json),
-            ask => {
-                let (library, log) = (library.clone(), log.clone());
-                let looked_up = tokio::task::spawn_blocking(move || look_up(&library, &log, &ask));
-                looked_up.await.unwrap_or(Err(Refusal::Internal))
-            }
+            ask => looked_up(ask, &room, library.clone(), log.clone(), &mut taken).await,
         };
         let sent = match answer {
             Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,
@@ -77,17 +121,51 @@ pub async fn serve(
                 writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await
             }
         };
-        if sent.is_err() {
-            return;
+        drop(taken);
+        if let Err(error) = sent {
+            return tracing::trace!(%peer, %error, "an answer was not taken");
         }
     }
+}
+
+/// Looks an answer up once there is room for it, which it has for as long as `taken` is there.
+async fn looked_up(
+    ask: Ask,
+    room: &AnswerRoom,
+    library: Arc<Library>,
+    log: LogCapture,
+    taken: &mut Option<[OwnedSemaphorePermit; 2]>,
+) -> Result<Vec<u8>, Refusal> {
+    let of = library.clone();
+    let measured = tokio::task::spawn_blocking(move || (bytes_about(&of, &ask), ask));
+    let Ok((bytes, ask)) = measured.await else { return Err(Refusal::Internal) };
+    *taken = Some(room.take(bytes).await?);
+    let looked_up = tokio::task::spawn_blocking(move || look_up(&library, &log, &ask));
+    looked_up.await.unwrap_or(Err(Refusal::Internal))
+}
+
+/// How long an answer will be, about. What is not there is refused with a few words.
+fn bytes_about(library: &Library, ask: &Ask) -> usize {
+    let manifest = |model| library.store().manifest(model).ok();
+    let bytes = match ask {
+        Ask::Chunk { model, chunk } | Ask::Relay { model, chunk } => {
+            manifest(*model).and_then(|manifest| manifest.chunk_len(*chunk)).unwrap_or(0)
+        }
+        Ask::Manifest(model) | Ask::Held(model) => manifest(*model).map_or(0, |manifest| {
+            let of_file = |file: &exo_store::FileEntry| 256 + 32 * file.chunks.len() + 16 * file.shared.len();
+            manifest.files.iter().map(of_file).sum::<usize>() as u64
+        }),
+        Ask::Logs(_) => LOG_ANSWER_BYTES_MAX as u64,
+        _ => 0,
+    };
+    usize::try_from(bytes).unwrap_or(usize::MAX).max(SMALL_ANSWER_BYTES)
 }
 
 /// Fetches again what is damaged here of a model, from whoever has it.
 fn repair_soon(library: Arc<Library>, events: EventSender, model: ModelId, lost: ChunkRef) {
     tokio::spawn(async move {
         let question = Question::Resolve { model: model.to_full() };
-        let Some(Answer::Resolved(Ok(resolved))) = ask_node(&events, question, ANSWER_MAX).await else {
+        let Ok(Answer::Resolved(Ok(resolved))) = ask_node(&events, question, ANSWER_MAX).await else {
             return;
         };
         if let Err(error) = library.repair(model, lost, &resolved.holders).await {
@@ -119,6 +197,11 @@ enum Refusal {
     Json(#[from] serde_json::Error),
     #[error(transparent)]
     Doctor(#[from] DoctorError),
+    #[error(
+        "there was no room for an answer of {bytes} bytes within {} s, as others are still being taken",
+        ROOM_WAIT_MAX.as_secs()
+    )]
+    NoRoom { bytes: usize },
     #[error("internal error")]
     Internal,
 }
@@ -155,5 +238,29 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, Re
                 Ok(library.hub().relay(&manifest, *chunk)?)
             }
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn answers_to_one_member_leave_room_for_those_to_others_and_all_have_a_bound() {
+        let node = AnswerRoom::of_node();
+        let members: Vec<_> = (0..6).map(|_| AnswerRoom::of_member(node.clone())).collect();
+        let taken_by = |member: &AnswerRoom| {
+            let next = || member.take(ANSWERS_OF_ONE_BYTES_MAX / 2).now_or_never().and_then(Result::ok);
+            std::iter::from_fn(next).collect::<Vec<_>>()
+        };
+        let mut taken: Vec<_> = members.iter().map(taken_by).collect();
+        let counts: Vec<usize> = taken.iter().map(Vec::len).collect();
+        assert_eq!(counts, [2, 2, 2, 2, 0, 0], "128 MiB for each, and 512 MiB in all");
+        taken[0].clear();
+        assert_eq!(taken_by(&members[4]).len(), 2, "what was sent has made room");
+        // One that is longer than all of a member's room takes all of it.
+        assert!(members[4].take(usize::MAX).now_or_never().is_some_and(|taken| taken.is_ok()));
     }
 }

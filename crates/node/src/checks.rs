@@ -85,7 +85,7 @@ impl Checks {
             let ready = checks.awaited.until_ready(model, checks.view.clone(), is_ready).await;
             let Some(ready) = ready else { return };
             let question = Question::Resolve { model: model.to_full() };
-            if let Some(Answer::Resolved(Ok(resolved))) = ask_node(&checks.node, question, ANSWER_MAX).await {
+            if let Ok(Answer::Resolved(Ok(resolved))) = ask_node(&checks.node, question, ANSWER_MAX).await {
                 checks.begin(*resolved);
             } else {
                 checks.awaited.end_of(model, ready);

@@ -20,8 +20,8 @@ use exo_api::{
     EmbedRequest, Embeddings, Facade, GenerateError, GenerateRequest, GenerateStream, HealthStatus,
     HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery,
     LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView,
-    ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView,
-    TokensAnswer, TokensRequest,
+    ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SignOfLife, SilenceRequest,
+    TelemetryView, TokensAnswer, TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
@@ -42,7 +42,7 @@ use crate::library::Library;
 use crate::log_capture;
 use crate::meters::Meters;
 use crate::pairing::Invites;
-use crate::questions::{ANSWER_MAX, REMOVED, ask_coordinator, ask_node, refused, unavailable};
+use crate::questions::{ANSWER_MAX, NoAnswer, REMOVED, ask_coordinator, ask_node, refused, unavailable};
 use crate::telemetry::Telemetry;
 
 /// See the module.
@@ -81,26 +81,26 @@ pub struct NodeFacade {
 }
 
 impl NodeFacade {
-    /// The machine's answer; `None` when the node is ending.
-    async fn ask(&self, question: Question, within: Duration) -> Option<Answer> {
+    /// The machine's answer.
+    async fn ask(&self, question: Question, within: Duration) -> Result<Answer, NoAnswer> {
         ask_node(&self.node, question, within).await
     }
 
     async fn resolve(&self, model: &str) -> Result<Resolved, Missing> {
         let question = Question::Resolve { model: model.to_owned() };
         match self.ask(question, ANSWER_MAX).await {
-            Some(Answer::Resolved(Ok(resolved))) => Ok(*resolved),
-            Some(Answer::Resolved(Err(Unresolved::Unknown { known }))) => Err(Missing::Unknown(known)),
-            Some(Answer::Resolved(Err(Unresolved::Away { reason }))) => Err(Missing::Away(reason)),
-            Some(Answer::Resolved(Err(Unresolved::Removed))) => Err(Missing::Removed),
-            _ => Err(Missing::Stopping),
+            Ok(Answer::Resolved(Ok(resolved))) => Ok(*resolved),
+            Ok(Answer::Resolved(Err(Unresolved::Unknown { known }))) => Err(Missing::Unknown(known)),
+            Ok(Answer::Resolved(Err(Unresolved::Away { reason }))) => Err(Missing::Away(reason)),
+            Ok(Answer::Resolved(Err(Unresolved::Removed))) => Err(Missing::Removed),
+            other => Err(Missing::Unsaid(NoAnswer::of(other))),
         }
     }
 
     async fn instances(&self) -> Result<Vec<exo_cluster::InstanceView>, AdminError> {
         match self.ask(Question::Instances, ANSWER_MAX).await {
-            Some(Answer::Instances(instances)) => Ok(instances),
-            _ => Err(unavailable("the node does not say what is placed")),
+            Ok(Answer::Instances(instances)) => Ok(instances),
+            other => Err(AdminError::from(NoAnswer::of(other))),
         }
     }
 
@@ -125,8 +125,12 @@ impl Facade for NodeFacade {
         Box::pin(self.counted(request))
     }
 
-    fn embed(&self, request: EmbedRequest) -> BoxFuture<'_, Result<Embeddings, GenerateError>> {
-        Box::pin(self.embed_texts(request))
+    fn embed(
+        &self,
+        request: EmbedRequest,
+        heard: SignOfLife,
+    ) -> BoxFuture<'_, Result<Embeddings, GenerateError>> {
+        Box::pin(self.embed_texts(request, heard))
     }
 
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
@@ -217,20 +221,20 @@ impl Facade for NodeFacade {
     ) -> BoxFuture<'_, Result<ClaimedRequest, AdminError>> {
         Box::pin(async move {
             match self.ask(Question::Claim { request, proof }, ANSWER_MAX).await {
-                Some(Answer::Claimed(Ok(Backup { model, record, choices }))) => {
+                Ok(Answer::Claimed(Ok(Backup { model, record, choices }))) => {
                     Ok(ClaimedRequest { model, record, choices })
                 }
-                Some(Answer::Claimed(Err(Unclaimed::Running))) => {
+                Ok(Answer::Claimed(Err(Unclaimed::Running))) => {
                     let message = format!("a node that lives answers request {request}");
                     Err(AdminError::Conflict { message })
                 }
-                Some(Answer::Claimed(Err(Unclaimed::Unknown))) => {
+                Ok(Answer::Claimed(Err(Unclaimed::Unknown))) => {
                     Err(AdminError::NotFound { what: "request", name: request.to_string() })
                 }
-                Some(Answer::Claimed(Err(Unclaimed::Busy))) => {
+                Ok(Answer::Claimed(Err(Unclaimed::Busy))) => {
                     Err(unavailable("too many clients ask for the rest of their answers at once"))
                 }
-                _ => Err(unavailable("the node is shutting down")),
+                other => Err(AdminError::from(NoAnswer::of(other))),
             }
         })
     }
@@ -238,8 +242,8 @@ impl Facade for NodeFacade {
     fn requests(&self) -> BoxFuture<'_, Result<Vec<RequestView>, AdminError>> {
         Box::pin(async {
             match self.ask(Question::Requests, ANSWER_MAX).await {
-                Some(Answer::Requests(requests)) => Ok(requests),
-                _ => Err(unavailable("the node is shutting down")),
+                Ok(Answer::Requests(requests)) => Ok(requests),
+                other => Err(AdminError::from(NoAnswer::of(other))),
             }
         })
     }
@@ -254,10 +258,10 @@ impl Facade for NodeFacade {
 
     fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>> {
         Box::pin(async move {
-            let Some(Answer::Invited(name)) = self.ask(Question::Invite { node }, ANSWER_MAX).await else {
-                return Err(unavailable("the node is shutting down"));
+            let name = match self.ask(Question::Invite { node }, ANSWER_MAX).await {
+                Ok(Answer::Invited(name)) => name?,
+                other => return Err(AdminError::from(NoAnswer::of(other))),
             };
-            let name = name?;
             let role = MemberRole::Worker;
             Ok(MemberView { node: node.to_full(), name, role, is_self: false, check_words: None })
         })
@@ -266,8 +270,8 @@ impl Facade for NodeFacade {
     fn refuse_node(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             match self.ask(Question::Refuse { node }, ANSWER_MAX).await {
-                Some(Answer::Invited(refused)) => refused.map(drop),
-                _ => Err(unavailable("the node is shutting down")),
+                Ok(Answer::Invited(refused)) => refused.map(drop),
+                other => Err(AdminError::from(NoAnswer::of(other))),
             }
         })
     }
@@ -381,7 +385,8 @@ enum Missing {
     Away(String),
     /// This node was removed from its cluster.
     Removed,
-    Stopping,
+    /// The machine did not say.
+    Unsaid(NoAnswer),
 }
 
 impl Missing {
@@ -395,6 +400,7 @@ impl Missing {
     fn for_admin(self, model: &str) -> AdminError {
         match self {
             Self::Unknown(known) => AdminError::ModelUnknown { model: model.to_owned(), known },
+            Self::Unsaid(why) => why.into(),
             missing => unavailable(&missing.reason(model)),
         }
     }
@@ -406,7 +412,7 @@ impl Missing {
                 format!("`{model}` is placed, but no member that is there has its files yet: {reason}")
             }
             Self::Removed => REMOVED.to_owned(),
-            Self::Stopping => "the node is shutting down".to_owned(),
+            Self::Unsaid(why) => why.to_string(),
         }
     }
 }

@@ -239,11 +239,13 @@ impl HubBytes {
         if let Some(wait) = self.hub_wait(Instant::now()) {
             return Err(HubBytesError::Waits { seconds: wait.as_secs() });
         }
+        // Before all that may take a while, and the time counts from here.
         let _turn = Relay::begin(self).ok_or(HubBytesError::Busy)?;
+        let in_time = Cancel::within(RELAY_MAX);
         let client = self.client_of_others(manifest.root())?;
         let file = commit_file(&client, manifest, chunk.file)?;
         let start = u64::from(chunk.index) * u64::from(manifest.chunk_bytes);
-        let bytes = file.part(&client, (start, start + len), &Cancel::within(RELAY_MAX));
+        let bytes = file.part(&client, (start, start + len), &in_time);
         if let Err(error @ HubError::Limited { .. }) = &bytes {
             self.lock().hub.note_wait(Instant::now(), error);
         }
@@ -446,6 +448,8 @@ impl Drop for Relay<'_> {
 
 #[cfg(test)]
 mod tests {
+    use exo_store::{FileEntry, ModelKind};
+
     use super::*;
     use crate::host::SystemHost;
 
@@ -525,6 +529,24 @@ mod tests {
         assert!(Relay::begin(&hub).is_none());
         turns.pop();
         assert!(Relay::begin(&hub).is_some());
+    }
+
+    #[test]
+    fn a_chunk_for_a_member_takes_its_place_before_anything_else_is_done_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let hub = HubBytes::new(Arc::new(SystemHost), folder.path().into());
+        let (size, head_bytes) = (9, 0);
+        let entry = FileEntry { name: "m".to_owned(), size, head_bytes, shared: vec![], chunks: vec![[1; 32]] };
+        let name = "m".to_owned();
+        let (kind, files) = (ModelKind::Gguf, vec![entry]);
+        let manifest = Manifest { version: 1, name, kind, chunk_bytes: 4096, files, hub: None };
+        let relay = || hub.relay(&manifest, ChunkRef { file: 0, index: 0 });
+        let turns: Vec<_> = (0..RELAYS_MAX).map(|_| Relay::begin(&hub).unwrap()).collect();
+        assert!(matches!(relay(), Err(HubBytesError::Busy)), "{:?}", relay());
+        drop(turns);
+        // No hub is known for it: its place is free again after that.
+        assert!(matches!(relay(), Err(HubBytesError::Hub(HubError::NotFound { .. }))), "{:?}", relay());
+        assert_eq!(hub.lock().relays, 0);
     }
 
     #[test]

@@ -39,7 +39,7 @@ const NAME_BYTES_MAX: usize = 200;
 /// Hexadecimal digits of a request's id, and of its beginning, by which sequences are named.
 const REQUEST_DIGITS: [usize; 2] = [32, 8];
 /// Of all lines of an answer to another node.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
+pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// For one member to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Members that are asked at once.

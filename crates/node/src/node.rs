@@ -245,7 +245,7 @@ impl Node {
     /// Before the clients' streams are ended: what they asked stays with other members, who can go on with
     /// it.
     pub async fn say_leaving(&self) {
-        if ask_node(&self.events, Question::Leaving, LEAVING_MAX).await.is_none() {
+        if ask_node(&self.events, Question::Leaving, LEAVING_MAX).await.is_err() {
             tracing::warn!("the node is busy: requests of its clients may not go on elsewhere");
         }
     }

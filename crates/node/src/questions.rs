@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use exo_api::{AdminError, ClusterView};
+use exo_cluster::bounds::time;
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs};
+pub(crate) use exo_machine::bounds::ANSWER_MAX;
+use exo_machine::bounds::COORDINATOR_MAX;
 use exo_machine::{Answer, Question};
 use exo_planner::LinkFacts;
 use exo_types::{DiskRoom, InstanceId, ModelId, NodeId};
@@ -11,18 +14,55 @@ use tokio::sync::{oneshot, watch};
 
 use crate::events::{Event, EventSender};
 
-/// For an answer of the machine, which never waits itself.
-pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(12);
-/// For an answer of the coordinator: longer than the machine waits for it.
-const COORDINATOR_MAX: Duration = Duration::from_secs(45);
 /// What whoever asks a node hears that is no member any more.
 pub(crate) const REMOVED: &str = "this node was removed from its cluster, for good; its models stay: end it, and `exo leave` makes it a new one";
 
-/// The machine's answer; `None` when the node is ending.
-pub(crate) async fn ask_node(node: &EventSender, question: Question, within: Duration) -> Option<Answer> {
+/// Why what was asked of the machine has no answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    #[error("the node is shutting down")]
+    Ending,
+    /// The machine never waits itself, but for its disk.
+    #[error(
+        "this node had no answer within {}: it is busy, or waits for its disk; see `exo status` and ask again",
+        time(*within)
+    )]
+    Late {
+        /// How long was waited.
+        within: Duration,
+    },
+    #[error("this node gave an answer of another kind")]
+    Other,
+}
+
+impl NoAnswer {
+    /// Why this is not the answer.
+    pub(crate) fn of(answer: Result<Answer, Self>) -> Self {
+        answer.err().unwrap_or(Self::Other)
+    }
+}
+
+impl From<NoAnswer> for AdminError {
+    fn from(why: NoAnswer) -> Self {
+        let message = why.to_string();
+        match why {
+            NoAnswer::Ending => unavailable(&message),
+            NoAnswer::Late { .. } => Self::Late { message },
+            NoAnswer::Other => Self::Failed { message },
+        }
+    }
+}
+
+/// The machine's answer.
+pub(crate) async fn ask_node(
+    node: &EventSender,
+    question: Question,
+    within: Duration,
+) -> Result<Answer, NoAnswer> {
     let (answer, answered) = oneshot::channel();
     node.post(Event::Asked { question, answer });
-    tokio::time::timeout(within, answered).await.ok()?.ok()
+    let answered = tokio::time::timeout(within, answered).await;
+    answered.map_err(|_| NoAnswer::Late { within })?.map_err(|_| NoAnswer::Ending)
 }
 
 /// The answer of the coordinator, which a node that was removed does not ask.
@@ -39,8 +79,10 @@ pub(crate) async fn ask_coordinator(
         return Err(AdminError::Conflict { message: REMOVED.to_owned() });
     }
     let question = Question::Coordinator(Box::new(ask));
-    let Some(Answer::Coordinator(Some(reply))) = ask_node(node, question, COORDINATOR_MAX).await else {
-        return Err(unavailable("the coordinator did not answer"));
+    let reply = match ask_node(node, question, COORDINATOR_MAX).await {
+        Ok(Answer::Coordinator(Some(reply))) => reply,
+        Ok(Answer::Coordinator(None)) => return Err(unavailable("the coordinator did not answer")),
+        other => return Err(AdminError::from(NoAnswer::of(other))),
     };
     match *reply {
         ControlReply::Refused(ControlRefusal::NotCoordinator(why)) => {
@@ -89,8 +131,8 @@ pub(crate) async fn plan_facts(
     model: ModelId,
 ) -> Result<(Vec<LinkFacts>, Vec<(NodeId, DiskRoom)>), AdminError> {
     match ask_node(node, Question::PlanFacts { model }, ANSWER_MAX).await {
-        Some(Answer::PlanFacts { links, disks }) => Ok((links, disks)),
-        _ => Err(unavailable("this node is ending")),
+        Ok(Answer::PlanFacts { links, disks }) => Ok((links, disks)),
+        other => Err(AdminError::from(NoAnswer::of(other))),
     }
 }
 
@@ -102,4 +144,24 @@ pub(crate) fn other_answer() -> AdminError {
 /// Later, it may be had.
 pub(crate) fn unavailable(reason: &str) -> AdminError {
     AdminError::Unavailable { reason: reason.to_owned(), retry_after_s: 5 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::channel;
+
+    #[tokio::test]
+    async fn a_machine_that_is_held_up_is_not_one_that_ends() {
+        let (node, inbox) = channel();
+        let within = Duration::from_millis(20);
+        let late = ask_node(&node, Question::Requests, within).await.err().expect("nobody answers");
+        assert_eq!(late, NoAnswer::Late { within });
+        let AdminError::Late { message } = AdminError::from(late) else { panic!("{late:?}") };
+        assert!(message.contains("within 20 ms") && message.contains("`exo status`"), "{message}");
+        let (asked, ()) = tokio::join!(ask_node(&node, Question::Requests, ANSWER_MAX), async { drop(inbox) });
+        let ending = asked.err().expect("nobody answers");
+        assert_eq!(ending, NoAnswer::Ending);
+        assert!(matches!(AdminError::from(ending), AdminError::Unavailable { .. }));
+    }
 }

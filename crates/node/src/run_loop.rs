@@ -162,8 +162,10 @@ impl RunLoop {
         for effect in effects {
             match effect {
                 Effect::Reply { reply, answer } => {
-                    // Whoever asked may have gone.
-                    let _ = self.replies.remove(&reply).map(|waiting| waiting.send(answer));
+                    let asker = self.replies.remove(&reply);
+                    if asker.is_none_or(|asker| asker.send(answer).is_err()) {
+                        tracing::trace!(reply = reply.0, "an answer to who has gone");
+                    }
                 }
                 Effect::Emit { stream, event } => self.told.push((stream, event)),
                 Effect::Notice(notice) => drop(self.notices.send(notice)),
@@ -176,8 +178,8 @@ impl RunLoop {
             }
         }
         for (stream, event) in self.told.drain(..) {
-            if let Some(events) = self.streams.get(&stream) {
-                let _ = events.send(event);
+            if self.streams.get(&stream).is_none_or(|events| events.send(event).is_err()) {
+                tracing::trace!(stream = stream.0, "an event of a request for who has gone");
             }
         }
     }

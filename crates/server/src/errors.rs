@@ -264,6 +264,7 @@ impl From<AdminError> for ApiError {
             E::DoesNotFit { .. } => does_not_fit(message),
             E::Forbidden { .. } => Self::forbidden("forbidden", message),
             E::Unavailable { retry_after_s, .. } => Self::unavailable("unavailable", message, retry_after_s),
+            E::Late { .. } => Self::deadline(message),
             E::Disk { .. } => Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "disk_failed", message),
             E::Failed { .. } => Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "failed", message),
             _ => Self::internal(message),
@@ -355,6 +356,7 @@ mod tests {
             AdminError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() },
             AdminError::Forbidden { message: text() },
             AdminError::Unavailable { reason: text(), retry_after_s: 7 },
+            AdminError::Late { message: text() },
             AdminError::Disk { message: text() },
             AdminError::Failed { message: text() },
         ];

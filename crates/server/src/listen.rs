@@ -120,10 +120,13 @@ pub async fn run<L: Listen>(
                 drop(slot);
             });
         } else if let Ok(permit) = refusals.clone().try_acquire_owned() {
+            tracing::trace!(?peer, needs_key, "a connection beyond the seats is refused");
             connections.spawn(async move {
                 refuse(stream).await;
                 drop(permit);
             });
+        } else {
+            tracing::trace!(?peer, refusals = REFUSALS_MAX, "a connection beyond the seats is closed unanswered");
         }
     }
     let ended = async { while connections.join_next().await.is_some() {} };

@@ -105,6 +105,7 @@ impl Outliving {
             let (oldest, _) = ended.min_by_key(|(answer, ended)| (Reverse(of(answer.principal)), *ended))?;
             let oldest = oldest.clone();
             all.retain(|answer| !Arc::ptr_eq(answer, &oldest));
+            oldest.forget_events();
         }
         let answer = Arc::new(OutlivingAnswer {
             endpoint,
@@ -134,7 +135,13 @@ impl Outliving {
     fn all(&self) -> MutexGuard<'_, Vec<Arc<OutlivingAnswer>>> {
         // Nothing panics between two changes that belong together.
         let mut all = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|answer| answer.state().ended.is_none_or(|ended| ended.elapsed() < KEPT_FOR));
+        all.retain(|answer| {
+            let is_over = answer.state().ended.is_some_and(|ended| ended.elapsed() >= KEPT_FOR);
+            if is_over {
+                answer.forget_events();
+            }
+            !is_over
+        });
         all
     }
 
@@ -183,6 +190,12 @@ impl OutlivingAnswer {
     pub fn end(&self) {
         self.state().ended = Some(Instant::now());
         self.news.send_modify(|events| *events += 1);
+    }
+
+    /// Frees what it takes: readers that are still at it, however slowly, hold the answer itself.
+    fn forget_events(&self) {
+        let mut state = self.state();
+        (state.events, state.bytes) = (VecDeque::new(), 0);
     }
 
     /// The events behind these positions, and a sign of life while there are none.
@@ -261,9 +274,12 @@ impl Reader {
     fn look(&mut self) -> (Bytes, bool) {
         let answer = self.answer.clone();
         let state = answer.state();
-        if state.events.front().is_some_and(|first| first.number > self.next) {
+        if state.events.front().map_or(state.next, |first| first.number) > self.next {
             self.is_cut_off = true;
-            let message = "the client did not take its answer; read it again from the last event that came";
+            let message = match state.events.is_empty() {
+                false => "the client did not take its answer; read it again from the last event that came",
+                true => "the client did not take its answer, which has made place for others since; ask anew",
+            };
             let error = ApiError::invalid(StatusCode::REQUEST_TIMEOUT, "slow_reader", message);
             let mut out = String::new();
             answer.endpoint.fail(&error, answer.request, &mut out);
@@ -412,6 +428,35 @@ mod tests {
         assert!(first.upgrade().is_some(), "it is kept for who comes back");
         keep(99);
         assert!(first.upgrade().is_none(), "and is gone when it makes place");
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_made_place_takes_no_memory_for_its_slow_readers_either() {
+        let all = Outliving::new(usize::MAX);
+        let keep = |n: u128| all.keep(CHAT, RequestId(n), None, Principal::LOCAL, PROOF).expect("room");
+        let answers: Vec<_> = (0..OF_ONE_MAX as u128).map(keep).collect();
+        let read = |answer: &Arc<OutlivingAnswer>| {
+            Box::pin(answer.read(&Positions::default(), Duration::from_secs(9)).expect("a stream"))
+        };
+        (0..3).for_each(|_| answers[0].push("x".repeat(BATCH_BYTES), None));
+        let (mut slow, mut done) = (read(&answers[0]), read(&answers[0]));
+        assert_eq!(slow.next().await.expect("events").len(), BATCH_BYTES);
+        for _ in 0..3 {
+            assert_eq!(done.next().await.expect("events").len(), BATCH_BYTES);
+        }
+        answers.iter().for_each(|answer| answer.end());
+        keep(99);
+        assert!(answers[0].state().events.is_empty() && answers[0].state().bytes == 0);
+        let told = slow.next().await.expect("an error");
+        let told = String::from_utf8_lossy(&told);
+        assert!(told.contains("slow_reader") && told.contains("made place"), "{told}");
+        assert!(slow.next().await.is_none());
+        assert!(done.next().await.is_none(), "who has had all of it hears its end");
+        // One whose time is over frees its memory as well.
+        answers[1].push("x".to_owned(), None);
+        answers[1].state().ended = Instant::now().checked_sub(KEPT_FOR);
+        drop(all.all());
+        assert_eq!(answers[1].state().bytes, 0);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::errors::ApiError;
 use crate::requests::Tracked;
 
 /// What is later than it was asked for by so much was not merely delayed.
-const STILL_MIN: Duration = Duration::from_secs(5);
+pub const STILL_MIN: Duration = Duration::from_secs(5);
 
 /// The events of one request.
 pub struct Source {

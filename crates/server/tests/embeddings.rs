@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
+use std::time::Duration;
+
 use crate::common::{quick, start, start_with};
 use exo_server::{ApiKey, ServerOptions};
 use serde_json::json;
@@ -80,4 +82,22 @@ async fn a_client_that_leaves_cancels_its_vectors() {
         drop(client);
         server.until_live(0).await;
     }
+}
+
+#[tokio::test]
+async fn a_node_that_falls_silent_over_vectors_is_not_waited_for() {
+    let options = ServerOptions { silence_max: Duration::from_millis(400), ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let silent = server.post(OPENAI, r#"{"model":"hang","input":"a"}"#).await;
+    assert_eq!(silent.error(), "504 deadline_exceeded");
+    assert!(silent.body.contains("within 400 ms") && silent.body.contains("`exo status`"), "{}", silent.body);
+    for (path, field) in [("/api/embed", "input"), ("/api/embeddings", "prompt")] {
+        let silent = server.post(path, &format!(r#"{{"model":"hang","{field}":"a"}}"#)).await;
+        let error = silent.json();
+        assert_eq!((silent.status, error["code"].as_str()), (504, Some("deadline_exceeded")), "{path}");
+        assert!(error["error"].as_str().is_some_and(|text| text.contains("within 400 ms")), "{error}");
+    }
+    server.until_live(0).await;
+    // One that takes longer and says so is waited for.
+    assert_eq!(server.post(OPENAI, r#"{"model":"slow","input":"a"}"#).await.status, 200);
 }

@@ -81,7 +81,15 @@ impl EndpointState {
                 }
             };
         let channel = Channel { peer, remote, via, initiator: false, purpose, protocol, writer, reader };
-        let _ = tokio::time::timeout(self.handshake_max, self.queue.send(Incoming::Channel(channel))).await;
+        let taken = self.queue.send(Incoming::Channel(channel));
+        match tokio::time::timeout(self.handshake_max, taken).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => tracing::trace!(%peer, purpose, "a channel of an endpoint that has ended"),
+            Err(_) => {
+                let within_s = self.handshake_max.as_secs();
+                tracing::debug!(%peer, purpose, within_s, "nothing took a channel in its time; it is closed");
+            }
+        }
     }
 
     /// The dialling side's hello.

@@ -69,7 +69,9 @@ impl HalfOpen {
         // The lock is held over the spawn, so that the task cannot take itself off the list before it is on
         // it.
         let task = tokio::spawn(async move {
-            let _ = tokio::time::timeout(this.within, handshake).await;
+            if tokio::time::timeout(this.within, handshake).await.is_err() {
+                tracing::trace!(%host, within_s = this.within.as_secs(), "a handshake ran out of its time");
+            }
             this.lock().all.retain(|other| other.id != id);
         });
         running.all.push_back(Handshake { id, host, task: task.abort_handle() });

@@ -28,6 +28,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Streams a peer may have open towards us at once.
 const STREAMS_MAX: u32 = 256;
+/// Connections that one member may have open towards us at once: one for each address at which it reaches
+/// us, and a few that are about to end.
+const CONNECTIONS_OF_ONE_MAX: usize = 16;
 /// Unread bytes per stream and per connection: what a slow reader costs, and what fast links need in flight.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
@@ -80,30 +83,37 @@ fn transport_config(peer_streams_max: u32) -> TransportConfig {
 
 /// Accepts connections until the endpoint is closed.
 pub(crate) async fn listen(endpoint: quinn::Endpoint, half_open: Arc<HalfOpen>, shared: Arc<EndpointState>) {
+    let admitted = Arc::new(Admitted::default());
     while let Some(incoming) = endpoint.accept().await {
         // When crowded, strangers first show that their address is real.
         if half_open.is_crowded() && incoming.may_retry() && !incoming.remote_address_validated() {
             let _ = incoming.retry();
             continue;
         }
-        let (shared, remote) = (shared.clone(), incoming.remote_address());
+        let (shared, admitted, remote) = (shared.clone(), admitted.clone(), incoming.remote_address());
         half_open.run(remote.ip(), async move {
             match incoming.await {
-                Ok(connection) => admit(connection, shared),
+                Ok(connection) => admit(connection, shared, &admitted),
                 Err(error) => tracing::debug!(%remote, %error, "QUIC connection refused"),
             }
         });
     }
 }
 
-fn admit(connection: Connection, shared: Arc<EndpointState>) {
+fn admit(connection: Connection, shared: Arc<EndpointState>, admitted: &Admitted) {
     let Some(peer) = proven_peer(&connection) else {
+        tracing::trace!(remote = %connection.remote_address(), "a QUIC connection that proved no key");
         connection.close(CODE_REMOVED, b"no proven key");
         return;
     };
     let Some(registration) = register(&shared, peer, &connection) else { return };
+    let registration = Arc::new(registration);
+    if !admitted.add(peer, &connection, &registration) {
+        tracing::debug!(%peer, max = CONNECTIONS_OF_ONE_MAX, "a member has too many QUIC connections; the newest is closed");
+        connection.close(CODE_CLOSED, b"too many connections");
+        return;
+    }
     tokio::spawn(async move {
-        let registration = Arc::new(registration);
         let remote = connection.remote_address();
         while let Ok((send, recv)) = connection.accept_bi().await {
             let (shared, guard) = (shared.clone(), registration.clone());
@@ -118,6 +128,34 @@ fn admit(connection: Connection, shared: Arc<EndpointState>) {
             tokio::spawn(async move { shared.welcome(proven).await });
         }
     });
+}
+
+/// The connections that one member opened towards us, the oldest first, each with who uses it.
+type AdmittedOfOne = Vec<(Connection, Weak<Registration>)>;
+
+/// The connections that members opened towards us.
+#[derive(Default)]
+struct Admitted(Mutex<HashMap<NodeId, AdmittedOfOne>>);
+
+impl Admitted {
+    /// Whether a member may have one more: the oldest without a channel makes place for it.
+    fn add(&self, peer: NodeId, connection: &Connection, registration: &Arc<Registration>) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, of_one| {
+            of_one.retain(|(open, _)| open.close_reason().is_none());
+            !of_one.is_empty()
+        });
+        let of_one = all.entry(peer).or_default();
+        if of_one.len() >= CONNECTIONS_OF_ONE_MAX {
+            // One user is the task that waits for its channels.
+            let idle = of_one.iter().position(|(_, users)| users.strong_count() <= 1);
+            let Some((oldest, _)) = idle.map(|idle| of_one.remove(idle)) else { return false };
+            tracing::trace!(%peer, max = CONNECTIONS_OF_ONE_MAX, "an idle QUIC connection made place for a newer one");
+            oldest.close(CODE_CLOSED, b"made place for a newer one");
+        }
+        of_one.push((connection.clone(), Arc::downgrade(registration)));
+        true
+    }
 }
 
 fn proven_peer(connection: &Connection) -> Option<NodeId> {
@@ -136,6 +174,7 @@ fn register(shared: &EndpointState, peer: NodeId, connection: &Connection) -> Op
     let kill = move || handle.close(CODE_REMOVED, b"disconnected");
     let registration = shared.live.register(peer, kill, Some(Box::new(lost)));
     if !shared.members.contains(peer) || shared.is_closed() {
+        tracing::trace!(%peer, is_closed = shared.is_closed(), "a QUIC connection of who is no member any more");
         connection.close(CODE_REMOVED, b"not a member");
         return None;
     }

@@ -184,6 +184,31 @@ async fn the_join_protocol_does_not_exist_over_quic() {
     assert_serves(&node).await;
 }
 
+/// Each connection may hold megabytes that nobody has read.
+#[tokio::test]
+async fn a_member_has_few_quic_connections_and_a_new_one_takes_the_place_of_an_idle_one() {
+    let node = strict(2).await;
+    let endpoint = quinn::Endpoint::client(LOOPBACK).unwrap();
+    let mut connections = Vec::new();
+    for _ in 0..17 {
+        let config = intruder::config(1, key(1).node_id().0, &[b"exo/1"]);
+        let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(config).unwrap();
+        let config = quinn::ClientConfig::new(Arc::new(crypto));
+        let connecting = endpoint.connect_with(config, node.local_addr(), "exo").unwrap();
+        connections.push(tokio::time::timeout(PATIENCE, connecting).await.unwrap().unwrap());
+    }
+    let closed = || connections.iter().filter(|connection| connection.close_reason().is_some()).count();
+    let began = Instant::now();
+    while closed() == 0 {
+        assert!(began.elapsed() < PATIENCE, "the seventeenth made no place");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(closed(), 1);
+    assert!(connections[16].close_reason().is_none(), "the newest stays");
+    assert_serves(&node).await;
+}
+
 /// A session ticket would let a removed member in without its key being looked at.
 #[tokio::test]
 async fn no_session_can_be_resumed() {

@@ -13,7 +13,8 @@ use crate::wire::{Submission, limits, spec_bytes_about};
 /// Sequences that were submitted before and may wait: four times the slots that a placement may have.
 const RETURNING_MAX: usize = 4 * limits::SEQUENCES_MAX;
 
-/// And their bytes in all: histories, grammars and biases.
+/// And their bytes in all: histories, grammars and biases. Of both a principal may have its share though
+/// others have more, up to twice as many in all.
 const RETURNING_BYTES_MAX: usize = 64 << 20;
 
 /// The same of those that were not submitted before, where principals take no more than their shares. Shares
@@ -58,20 +59,19 @@ impl Queue {
     /// Whether it has no seat. One that was submitted before may have been accepted where it was lost: it
     /// finds a seat where new ones find none, as do all that a few pipelines can have held at once.
     pub(super) fn is_full_for(&self, submission: &Submission) -> bool {
-        match is_returning(submission) {
-            true => self.is_full_for_returning(submission),
+        let (spec, returns) = (&submission.spec, is_returning(submission));
+        match returns {
+            // New ones take nothing from them.
+            true => {
+                let count = |_: &SequenceSpec| 1;
+                self.is_beyond(RETURNING_MAX, spec, returns, count)
+                    || self.is_beyond(RETURNING_BYTES_MAX, spec, returns, spec_bytes_about)
+            }
             false => {
-                self.is_full_for_new(submission.spec.principal) || self.has_no_bytes_for_new(&submission.spec)
+                self.is_full_for_new(spec.principal)
+                    || self.is_beyond(NEW_BYTES_MAX, spec, returns, spec_bytes_about)
             }
         }
-    }
-
-    fn is_full_for_returning(&self, submission: &Submission) -> bool {
-        let bytes = |s: &Submission| spec_bytes_about(&s.spec);
-        // New ones take nothing from them.
-        let returning = || self.iter().filter(|waiting| is_returning(waiting));
-        let waiting: usize = returning().map(bytes).sum();
-        returning().count() >= RETURNING_MAX || waiting + bytes(submission) > RETURNING_BYTES_MAX
     }
 
     /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many
@@ -88,20 +88,28 @@ impl Queue {
         len >= self.len_max && (has_share || len >= 4 * self.len_max)
     }
 
-    /// The same of bytes: a member may send the longest histories and grammars that there can be.
-    fn has_no_bytes_for_new(&self, spec: &SequenceSpec) -> bool {
+    /// Whether with one more there is more than `max` of something, and its principal is beyond its share, or
+    /// all are beyond twice as much: a member may send the longest histories and grammars that there can be,
+    /// and as many as it likes.
+    fn is_beyond(
+        &self,
+        max: usize,
+        spec: &SequenceSpec,
+        returns: bool,
+        size: impl Fn(&SequenceSpec) -> usize,
+    ) -> bool {
         let (mut all, mut own, mut others) = (0, 0, BTreeSet::new());
-        for waiting in self.iter().filter(|waiting| !is_returning(waiting)) {
-            let bytes = spec_bytes_about(&waiting.spec);
-            all += bytes;
+        for waiting in self.iter().filter(|waiting| is_returning(waiting) == returns) {
+            let waits = size(&waiting.spec);
+            all += waits;
             if waiting.spec.principal == spec.principal {
-                own += bytes;
+                own += waits;
             } else {
                 others.insert(waiting.spec.principal);
             }
         }
-        let (bytes, share) = (spec_bytes_about(spec), NEW_BYTES_MAX / (others.len() + 1));
-        all + bytes > NEW_BYTES_MAX && (own + bytes > share || all + bytes > 2 * NEW_BYTES_MAX)
+        let (more, share) = (size(spec), max / (others.len() + 1));
+        all + more > max && (own + more > share || all + more > 2 * max)
     }
 
     /// The caller has asked [`Queue::is_full_for`].

@@ -3,9 +3,10 @@
 use exo_types::{PromptReport, SampledToken, SequenceSpec};
 
 use super::{
-    BackupMessage, Claimed, ControlMessage, DataMessage, LogMessage, StageCommand, StepFailure, StepMessage,
-    spec_bytes_about, token_bytes,
+    BackupMessage, Claimed, ControlMessage, ControlReply, DataMessage, LogMessage, PlannerDevice,
+    PlannerInputs, StageCommand, StepFailure, StepMessage, Unloadable, spec_bytes_about, token_bytes,
 };
+use crate::InstanceView;
 
 /// What is small of each.
 const REST: usize = 256;
@@ -65,11 +66,9 @@ impl ControlMessage {
                 _ => 0,
             },
             Self::Refused(_) => 0,
-            Self::Report(_)
-            | Self::Desired(_)
-            | Self::Instances { .. }
-            | Self::Request { .. }
-            | Self::Reply { .. } => OWN,
+            Self::Instances { instances, .. } => instances.iter().map(instance_bytes).sum(),
+            Self::Reply { reply: ControlReply::PlannerInputs(inputs), .. } => inputs_bytes(inputs),
+            Self::Report(_) | Self::Desired(_) | Self::Request { .. } | Self::Reply { .. } => OWN,
         }
     }
 }
@@ -89,6 +88,27 @@ impl LogMessage {
     }
 }
 
+/// Its name and its stages, of which each has a shard or few.
+fn instance_bytes(instance: &InstanceView) -> usize {
+    let stages = instance.stages.len().max(instance.placement.stages.len());
+    size_of::<InstanceView>() + instance.model_name.len() + 2 * REST * stages
+}
+
+/// What a plan is made with: it grows with members times what is loaded.
+fn inputs_bytes(inputs: &PlannerInputs) -> usize {
+    let devices = inputs.devices.iter().map(|device| {
+        let rates = device.facts.rates_by_type.len() + device.facts.unsupported_types.len();
+        size_of::<PlannerDevice>() + 2 * REST + 32 * rates
+    });
+    let unloadable = inputs.unloadable.iter().map(|model| {
+        size_of::<Unloadable>() + model.model_name.len() + 64 * model.shards.len() + 32 * model.room.len()
+    });
+    devices.sum::<usize>()
+        + unloadable.sum::<usize>()
+        + 64 * inputs.apart.len()
+        + size_of::<(exo_types::NodeId, u64)>() * inputs.parts.len()
+}
+
 fn spec_bytes(spec: &SequenceSpec) -> usize {
     REST + spec_bytes_about(spec)
 }
@@ -103,5 +123,38 @@ fn report_bytes(token: &SampledToken) -> usize {
         Some(PromptReport::Embedding(vector)) => 4 * vector.len(),
         Some(PromptReport::Scores(scores)) => scores.iter().map(|score| 8 + 8 * score.top.len()).sum(),
         None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exo_types::{InstanceId, NodeId};
+
+    use super::*;
+    use crate::wire::FreeMemory;
+
+    #[test]
+    fn what_a_plan_is_made_with_counts_what_it_holds() {
+        let node = |n: u8| NodeId([n; 32]);
+        let free = FreeMemory { free_bytes: u64::MAX, shared_free_bytes: Some(u64::MAX) };
+        let unloadable = |n: u8| Unloadable {
+            instance: InstanceId(n.into()),
+            model_name: "m".repeat(40),
+            shards: vec![(node(n), exo_types::DeviceId("cuda:0".to_owned())); 8],
+            idle_s: Some(u64::MAX),
+            room: vec![free; 500],
+        };
+        let inputs = PlannerInputs {
+            apart: (0..200).map(|n| (node(n), node(n + 1))).collect(),
+            parts: (0..200).map(|n| (node(n), u64::MAX)).collect(),
+            unloadable: (0..200).map(unloadable).collect(),
+            ..PlannerInputs::default()
+        };
+        let reply = ControlReply::PlannerInputs(Box::new(inputs));
+        let message = ControlMessage::Reply { request: 1, reply };
+        let (about, sent) = (message.bytes_about(), message.encode().len());
+        assert!(sent > 1 << 20 && about >= sent && about < 4 * sent, "{about} of {sent}");
+        let small = ControlMessage::Reply { request: 1, reply: ControlReply::Done { holders: 2 } };
+        assert!(small.bytes_about() <= REST + OWN);
     }
 }

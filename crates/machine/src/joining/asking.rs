@@ -441,8 +441,8 @@ impl Joining {
         }
         let is_later = matches!(answer, JoinAnswer::Later);
         let puts_off = is_later && self.is_put_off_for_long(ctx, with);
-        let has_refused = puts_off || matches!(answer, JoinAnswer::Refused(_));
-        let says_no = matches!(answer, JoinAnswer::Refused(_) | JoinAnswer::Elsewhere { .. });
+        let is_refusal = matches!(answer, JoinAnswer::Refused(_));
+        let is_welcome = matches!(answer, JoinAnswer::Welcome(_));
         let wait = match answer {
             JoinAnswer::Welcome(welcome) => {
                 self.welcomed(ctx, (with, is_named), (address, words), *welcome, out);
@@ -479,11 +479,9 @@ impl Joining {
         };
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.failures = 0;
-            stranger.has_refused = has_refused;
-            // How it refused before does not hold any more.
-            if !says_no && stranger.told.take().is_some() {
-                out.push(JoiningOutput::Stale);
-            }
+            (stranger.is_refusing, stranger.has_refused) = (is_refusal, is_refusal || puts_off);
+            // What a person was told is remembered: one that says now this and now that is told of once.
+            stranger.told = stranger.told.take().filter(|_| !is_welcome);
             stranger.later_since = stranger.later_since.filter(|_| is_later && !puts_off);
             stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);

@@ -612,6 +612,37 @@ fn a_refusal_is_shown_as_long_as_it_holds() {
 }
 
 #[test]
+fn a_refusal_that_alternates_with_later_is_told_once_and_shown_while_it_holds() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.wait(ALL_ARE_SEEN);
+    let mut told = Vec::new();
+    for round in 0..3 {
+        assert_eq!(node.asks(), [keys[0].1], "{round}");
+        node.answered(keys[0].1, Ok(JoinAnswer::Refused(JoinRefusal::RefusedByPerson)));
+        let out = node.take();
+        assert!(out.contains(&JoiningOutput::Stale) && node.joining.has_refused(keys[0].1), "{round}");
+        told.extend(notices(&out));
+        node.wait(Duration::from_secs(16));
+        assert_eq!(node.asks(), [keys[0].1], "{round}");
+        node.answered(keys[0].1, Ok(JoinAnswer::Later));
+        let out = node.take();
+        assert!(out.contains(&JoiningOutput::Stale) && !node.joining.has_refused(keys[0].1), "{round}");
+        told.extend(notices(&out));
+        node.wait(Duration::from_secs(1));
+    }
+    assert!(told.len() == 1 && told[0].contains("a person there"), "{told:?}");
+    assert_eq!(node.asks(), [keys[0].1]);
+    node.answered(keys[0].1, Ok(JoinAnswer::Refused(JoinRefusal::WindowShut { admins: Vec::new() })));
+    assert_eq!(notices(&node.take()).len(), 1, "another reason is told");
+    // It says nothing when it is asked again, until nobody waits for it any longer.
+    node.wait(Duration::from_secs(60));
+    assert!(!node.joining.has_refused(keys[0].1));
+    assert!(node.take().contains(&JoiningOutput::Stale));
+}
+
+#[test]
 fn a_higher_node_that_does_not_ask_is_sought_after_failures_too() {
     let keys = keys(4);
     let mut node = Node::fresh(keys[2].clone(), &[]);

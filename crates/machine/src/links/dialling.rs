@@ -42,6 +42,16 @@ impl Slot {
         (self.failures, self.since, self.dial_next) = (0, now, now + backoff(1, chance));
     }
 
+    /// This node itself did not run for so long. How its attempt ended may wait to be read: once there is
+    /// time for that.
+    pub(super) fn held_up(&mut self, now: Time, late: Duration) {
+        let Some(dial) = &mut self.dial else { return };
+        dial.until = dial.until + late;
+        if !std::mem::replace(&mut dial.was_held_up, true) {
+            dial.until = dial.until.max(now + ANSWER_MAX);
+        }
+    }
+
     /// Dials without a wait.
     fn hurry(&mut self) {
         (self.failures, self.dial_next) = (0, Time::ZERO);
@@ -113,7 +123,7 @@ impl Links {
             let within = (DIAL_MAX / count).clamp(ADDRESS_MIN, ADDRESS_MAX);
             if let Some(peer) = self.peers.get_mut(&node) {
                 let until = now + within * count + ANSWER_MAX;
-                peer.slot_mut(purpose).dial = Some(Dial { id: dial, until });
+                peer.slot_mut(purpose).dial = Some(Dial { id: dial, until, was_held_up: false });
             }
             tracing::debug!(peer = %node, ?purpose, dial = dial.0, addresses = count, "dialling");
             out.push(LinksOutput::Effect(Effect::Dial { dial, peer: node, purpose, addresses, within }));

@@ -12,6 +12,9 @@ use exo_types::{NodeId, Time};
 /// Longer than two nodes that just met need to open their links, short enough for whoever waits for an
 /// answer.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(2);
+/// What waited while this node was held up waits so long at least from then on: its link may be about to
+/// open.
+const AFTER_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Bytes that wait for all peers together.
 pub(super) const BYTES_MAX: usize = 8 << 20;
 /// Messages that wait for one peer.
@@ -29,6 +32,8 @@ struct Waiting {
     since: Time,
     bytes: usize,
     message: Box<DataMessage>,
+    /// This node was held up meanwhile.
+    was_held_up: bool,
 }
 
 impl HeldMessages {
@@ -46,7 +51,12 @@ impl HeldMessages {
             return Err(message);
         }
         self.bytes += bytes;
-        self.peers.entry(to).or_default().push_back(Waiting { since: now, bytes, message });
+        self.peers.entry(to).or_default().push_back(Waiting {
+            since: now,
+            bytes,
+            message,
+            was_held_up: false,
+        });
         Ok(())
     }
 
@@ -55,6 +65,16 @@ impl HeldMessages {
         let waiting = self.peers.remove(&to).unwrap_or_default();
         self.bytes -= waiting.iter().map(|w| w.bytes).sum::<usize>();
         waiting.into_iter().map(|w| (w.since, w.message))
+    }
+
+    /// This node itself did not run for so long, and opened no link meanwhile.
+    pub(super) fn held_up(&mut self, now: Time, late: Duration) {
+        for waiting in self.peers.values_mut().flatten() {
+            waiting.since = waiting.since + late;
+            if !std::mem::replace(&mut waiting.was_held_up, true) {
+                waiting.since = waiting.since.max(now + AFTER_PAUSE_MIN - WAIT_MAX);
+            }
+        }
     }
 
     /// Messages that wait.

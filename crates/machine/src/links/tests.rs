@@ -414,6 +414,32 @@ fn a_node_that_was_held_up_does_not_take_its_own_silence_for_the_peers() {
 }
 
 #[test]
+fn a_node_that_was_held_up_gives_up_neither_its_dials_nor_what_waits_for_a_link_at_once() {
+    let mut one = One::with(HIGHER);
+    assert_eq!(one.told(), ["dial 1 Control", "dial 2 Data"]);
+    one.send(100, HIGHER, numbered(1));
+    one.links.timer(ms(60_000), &mut one.out);
+    assert_eq!(one.told(), [""; 0], "it did not run, and may hear of both in a moment");
+    one.run(61_000);
+    assert_eq!(one.told(), ["undeliverable #1 after 2000 ms"]);
+    one.run(64_999);
+    assert_eq!(one.told(), [""; 0]);
+    one.run(66_000);
+    assert_eq!(one.told(), ["dial 3 Control", "dial 4 Data"], "5 s for their answers, and the usual wait");
+    // One that stands still again and again puts nothing off for ever.
+    one.send(66_100, HIGHER, numbered(2));
+    let mut now = 66_100;
+    for _ in 0..3 {
+        now += 60_000;
+        one.links.timer(ms(now), &mut one.out);
+    }
+    let told = one.told();
+    assert!(told.iter().any(|line| line.starts_with("undeliverable #2")), "{told:?}");
+    one.run(now + 1000);
+    assert_eq!(one.told(), ["dial 5 Control", "dial 6 Data"]);
+}
+
+#[test]
 fn a_message_waits_two_seconds_for_its_link() {
     let mut one = One::with(HIGHER);
     one.told();

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use exo_api::{EmbedRequest, Embeddings, GenerateError, Prompt, RequestPart};
+use exo_api::{EmbedRequest, Embeddings, GenerateError, Prompt, RequestPart, SignOfLife};
 use exo_cluster::wire::{Busy, limits};
 use exo_cluster::{DriverConfig, DriverStart};
 use exo_machine::{Limits, Resolved, SequenceEvent, StartRequest};
@@ -40,9 +40,13 @@ struct Embedding {
 
 impl NodeFacade {
     /// Makes the vectors of a request, and counts how it ends.
-    pub(super) async fn embed_texts(&self, request: EmbedRequest) -> Result<Embeddings, GenerateError> {
+    pub(super) async fn embed_texts(
+        &self,
+        request: EmbedRequest,
+        heard: SignOfLife,
+    ) -> Result<Embeddings, GenerateError> {
         let mut watch = self.meters.request(request.endpoint, 1);
-        let made = self.embed_watched(request, &mut watch).await;
+        let made = self.embed_watched(request, &heard, &mut watch).await;
         match &made {
             Ok(embeddings) => watch.embedded(embeddings),
             Err(error) => watch.failed(error),
@@ -53,6 +57,7 @@ impl NodeFacade {
     async fn embed_watched(
         &self,
         mut request: EmbedRequest,
+        heard: &SignOfLife,
         watch: &mut RequestWatch,
     ) -> Result<Embeddings, GenerateError> {
         let arrived = Instant::now();
@@ -71,12 +76,7 @@ impl NodeFacade {
         let prompt_tokens = texts.iter().map(|tokens| tokens.len() as u64).sum();
         let (started, kernels) = (None, BTreeSet::new());
         let mut embedding = Embedding { request, resolved, open, place, pooling, arrived, started, kernels };
-        let mut vectors = Vec::with_capacity(texts.len());
-        let mut texts = texts.into_iter().enumerate().peekable();
-        while texts.peek().is_some() {
-            let window: Vec<(usize, Vec<u32>)> = texts.by_ref().take(WINDOW).collect();
-            vectors.extend(embedding.window(&self.node, window).await?);
-        }
+        let mut vectors = embedding.vectors(&self.node, heard, texts).await?;
         vectors.iter_mut().for_each(|vector| to_length_one(vector, dimensions));
         let ms = |at: Option<Instant>| at.map_or(0.0, |at| (at - arrived).as_secs_f64() * 1e3);
         Ok(Embeddings {
@@ -108,10 +108,32 @@ impl NodeFacade {
 }
 
 impl Embedding {
+    /// The vectors of all texts, which together have the time of one answer.
+    async fn vectors(
+        &mut self,
+        node: &EventSender,
+        heard: &SignOfLife,
+        texts: Vec<Vec<u32>>,
+    ) -> Result<Vec<Vec<f32>>, GenerateError> {
+        let all = texts.len();
+        let mut vectors = Vec::with_capacity(all);
+        let mut texts = texts.into_iter().enumerate().peekable();
+        while texts.peek().is_some() {
+            let left = time_left(self.arrived.elapsed(), vectors.len(), all)?;
+            let window: Vec<(usize, Vec<u32>)> = texts.by_ref().take(WINDOW).collect();
+            match tokio::time::timeout(left, self.window(node, heard, window)).await {
+                Ok(made) => vectors.extend(made?),
+                Err(_) => return Err(out_of_time(vectors.len(), all)),
+            }
+        }
+        Ok(vectors)
+    }
+
     /// The vectors of a few texts, each with its place among all. Dropped, it cancels them.
     async fn window(
         &mut self,
         node: &EventSender,
+        heard: &SignOfLife,
         texts: Vec<(usize, Vec<u32>)>,
     ) -> Result<Vec<Vec<f32>>, GenerateError> {
         let first = texts.first().map_or(0, |(index, _)| *index);
@@ -128,6 +150,10 @@ impl Embedding {
         node.post(Event::Started { request: Box::new(start), events: tx });
         let _cancel = CancelOnDrop { request: self.request.request, node: node.clone() };
         while let Some(event) = events.recv().await {
+            // Why it waits may be told without an end; only the node's watch over it is a sign of life.
+            if !matches!(event, SequenceEvent::Queued(_)) {
+                heard();
+            }
             match event {
                 SequenceEvent::Queued(_) | SequenceEvent::Watched => {}
                 SequenceEvent::Started { kernels, .. } => {
@@ -204,6 +230,18 @@ impl Embedding {
             speculate: false,
         }
     }
+}
+
+/// How long the texts of a request may take yet, of which so many have their vectors.
+fn time_left(elapsed: Duration, made: usize, all: usize) -> Result<Duration, GenerateError> {
+    let left = DriverConfig::default().overall_deadline.saturating_sub(elapsed);
+    if left.is_zero() { Err(out_of_time(made, all)) } else { Ok(left) }
+}
+
+fn out_of_time(made: usize, all: usize) -> GenerateError {
+    let waited_ms = DriverConfig::default().overall_deadline.as_millis() as u64;
+    let reason = format!("{made} of {all} texts had their vectors by then; send fewer texts in one request");
+    GenerateError::Deadline { waited_ms, reason }
 }
 
 /// How many elements of a vector are wanted.
@@ -299,6 +337,18 @@ mod tests {
         let mut none = vec![0.0; 3];
         to_length_one(&mut none, 3);
         assert_eq!(none, [0.0; 3]);
+    }
+
+    #[test]
+    fn all_texts_of_a_request_have_the_time_of_one_answer() {
+        let hour = DriverConfig::default().overall_deadline;
+        let second = Duration::from_secs(1);
+        assert_eq!(time_left(hour - second, 16, 2048), Ok(second));
+        let Err(GenerateError::Deadline { waited_ms, reason }) = time_left(hour, 16, 2048) else {
+            panic!("a window has no hour of its own");
+        };
+        assert_eq!(waited_ms, 3_600_000);
+        assert!(reason.contains("16 of 2048 texts") && reason.contains("send fewer"), "{reason}");
     }
 
     #[test]

@@ -14,9 +14,10 @@ use exo_stdx::unix_s;
 use exo_trust::Act;
 use exo_types::NodeId;
 
-use super::{ANSWER_MAX, NodeFacade, unavailable};
+use super::{ANSWER_MAX, NodeFacade};
 use crate::exchange_error::NoCode;
 use crate::pairing;
+use crate::questions::NoAnswer;
 
 /// For a join by code: longer than the machine takes.
 const JOIN_MAX: Duration = Duration::from_secs(45);
@@ -42,9 +43,9 @@ impl NodeFacade {
     /// Asks what [`Answer::Acted`] answers.
     pub(super) async fn acted(&self, question: Question) -> Result<(), AdminError> {
         match self.ask(question, ANSWER_MAX).await {
-            Some(Answer::Acted(Ok(()))) => Ok(()),
-            Some(Answer::Acted(Err(refusal))) => Err(AdminError::Conflict { message: refusal.to_string() }),
-            _ => Err(unavailable("the node is shutting down")),
+            Ok(Answer::Acted(Ok(()))) => Ok(()),
+            Ok(Answer::Acted(Err(refusal))) => Err(AdminError::Conflict { message: refusal.to_string() }),
+            other => Err(not_acted(NoAnswer::of(other))),
         }
     }
 
@@ -115,19 +116,19 @@ impl NodeFacade {
             return Err(AdminError::Conflict { message });
         }
         match self.ask(Question::Join(JoinByCode { code, with, addresses }), JOIN_MAX).await {
-            Some(Answer::Joined(Ok(joined))) => {
+            Ok(Answer::Joined(Ok(joined))) => {
                 Ok(JoinedView { name: joined.name, check_words: joined.words })
             }
-            Some(Answer::Joined(Err(failure))) => Err(AdminError::Conflict {
+            Ok(Answer::Joined(Err(failure))) => Err(AdminError::Conflict {
                 message: exo_types::printable(&failure.to_string(), FAILURE_CHARS_MAX),
             }),
-            _ => Err(unavailable("the node did not answer")),
+            other => Err(AdminError::from(NoAnswer::of(other))),
         }
     }
 
     pub(super) async fn list_members(&self) -> Result<Vec<MemberView>, AdminError> {
         let words = match self.ask(Question::CheckWords, ANSWER_MAX).await {
-            Some(Answer::CheckWords(words)) => words,
+            Ok(Answer::CheckWords(words)) => words,
             _ => Vec::new(),
         };
         let words: BTreeMap<String, String> = words.into_iter().map(|(n, w)| (n.to_full(), w)).collect();
@@ -141,6 +142,17 @@ impl NodeFacade {
         };
         Ok(view.nodes.into_iter().map(member).collect())
     }
+}
+
+/// A change of the members that waits for the disk is made whoever waits for it.
+fn not_acted(why: NoAnswer) -> AdminError {
+    let NoAnswer::Late { within } = why else { return why.into() };
+    let within = exo_cluster::bounds::time(within);
+    let message = format!(
+        "the change was not on this node's disk within {within}; it goes on without you: see `exo status` before you \
+         ask for it again"
+    );
+    AdminError::Late { message }
 }
 
 fn in_range(param: &str, value: u32, max: u32, what_takes: &str) -> Result<(), AdminError> {
@@ -166,6 +178,18 @@ mod tests {
     use exo_api::NodeStatus;
 
     use super::*;
+
+    #[test]
+    fn a_change_that_waits_for_the_disk_goes_on_and_is_not_told_as_the_end_of_the_node() {
+        let AdminError::Late { message } = not_acted(NoAnswer::Late { within: ANSWER_MAX }) else {
+            panic!("another error");
+        };
+        assert!(message.contains("within 12 s; it goes on without you: see `exo status`"), "{message}");
+        let AdminError::Unavailable { reason, .. } = not_acted(NoAnswer::Ending) else {
+            panic!("another error");
+        };
+        assert_eq!(reason, "the node is shutting down");
+    }
 
     #[test]
     fn who_would_remove_itself_is_told_which_member_can_and_how_one_comes_to() {

@@ -13,11 +13,12 @@ use exo_store::{ModelRecord, Store, StoreError};
 use exo_types::ModelId;
 
 use super::model_uses::unloads_unix_s;
-use super::{ANSWER_MAX, NodeFacade, unavailable};
+use super::{ANSWER_MAX, NodeFacade};
 use crate::bulk::{FetchError, Fetcher, MemberError};
 use crate::details::Details;
 use crate::library::{Library, modified_unix_s};
 use crate::library_error::LibraryError;
+use crate::questions::NoAnswer;
 use exo_accelerators::chain;
 
 /// For one member to say what it has.
@@ -51,8 +52,9 @@ async fn ask_member(library: Arc<Library>, node: NodeView, models: Vec<ModelId>)
 
 impl NodeFacade {
     pub(super) async fn list_models(&self, question: Question) -> Result<Vec<ModelView>, AdminError> {
-        let Some(Answer::Models(held)) = self.ask(question, ANSWER_MAX).await else {
-            return Err(unavailable("the node is shutting down"));
+        let held = match self.ask(question, ANSWER_MAX).await {
+            Ok(Answer::Models(held)) => held,
+            other => return Err(AdminError::from(NoAnswer::of(other))),
         };
         // The disk is read off the threads that answer, and the list of models once for all of them.
         let store = self.library.store().clone();

@@ -145,11 +145,12 @@ impl Engines {
     }
 
     pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term, keep: Vec<PageKey>) {
-        if let Some(Entry { state: EngineState::Running(host), rewires, .. }) = self.engines.get_mut(&engine)
-        {
-            rewires.push_back((position, term));
-            host.rewire(keep);
-        }
+        let Some(Entry { state: EngineState::Running(host), rewires, .. }) = self.engines.get_mut(&engine)
+        else {
+            return tracing::trace!(engine = engine.0, term = term.0, "a term for an engine that does not run");
+        };
+        rewires.push_back((position, term));
+        host.rewire(keep);
     }
 
     pub fn unload(&mut self, engine: EngineId) {
@@ -187,7 +188,10 @@ impl Engines {
             EngineEvent::Rewired { engine } => {
                 match self.engines.get_mut(&engine).and_then(|e| e.rewires.pop_front()) {
                     Some((position, term)) => (engine, News::Rewired { position, term }),
-                    None => return inputs,
+                    None => {
+                        tracing::trace!(engine = engine.0, "rewired for no term");
+                        return inputs;
+                    }
                 }
             }
             EngineEvent::Ready { engine, loaded, slower_because } => {

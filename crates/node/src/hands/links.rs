@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::bulk::{Fetcher, PURPOSE_BULK};
+use crate::bulk_answers::AnswerRoom;
 use crate::doctor::Doctor;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
@@ -62,8 +63,10 @@ pub struct LinkHands {
     doctor: Doctor,
     last: LinkId,
     links: BTreeMap<LinkId, Link>,
-    /// How many more channels with questions members may open.
-    asking: BTreeMap<NodeId, Arc<Semaphore>>,
+    /// How many more channels with questions members may open, and the room for their answers.
+    asking: BTreeMap<NodeId, (Arc<Semaphore>, AnswerRoom)>,
+    /// The room for answers to all of them.
+    answer_room: Arc<Semaphore>,
     /// They end some time after their links: what was queued goes out first.
     writers: JoinSet<()>,
 }
@@ -94,6 +97,7 @@ impl LinkHands {
             last: LinkId(0),
             links: BTreeMap::new(),
             asking: BTreeMap::new(),
+            answer_room: AnswerRoom::of_node(),
             writers: JoinSet::new(),
         }
     }
@@ -145,7 +149,11 @@ impl LinkHands {
                     tracing::debug!(peer = %from, error = chain(&error), "the bandwidth was not measured");
                     (0, Duration::ZERO)
                 }
-                Err(_) => (0, Duration::ZERO),
+                Err(_) => {
+                    let within_s = BURST_MAX.as_secs();
+                    tracing::debug!(peer = %from, within_s, "the bandwidth was not measured in its time");
+                    (0, Duration::ZERO)
+                }
             };
             events.post(Input::Received { from, received: Received { bytes, took, is_burst: true } });
         });
@@ -162,14 +170,16 @@ impl LinkHands {
 
     /// Answers the questions that come over a channel, unless its member has too many of them.
     fn answer(&mut self, channel: Channel, library: Arc<Library>) {
-        self.asking.retain(|_, left| left.available_permits() < ASKING_MAX);
-        let left = self.asking.entry(channel.peer).or_insert_with(|| Arc::new(Semaphore::new(ASKING_MAX)));
+        self.asking.retain(|_, (left, _)| left.available_permits() < ASKING_MAX);
+        let (left, room) = self.asking.entry(channel.peer).or_insert_with(|| {
+            (Arc::new(Semaphore::new(ASKING_MAX)), AnswerRoom::of_member(self.answer_room.clone()))
+        });
         let Ok(permit) = left.clone().try_acquire_owned() else {
             tracing::warn!(peer = %channel.peer, max = ASKING_MAX, "a member asks over too many channels; the newest is closed");
             return;
         };
-        let (log, doctor) = (self.log.clone(), self.doctor.clone());
-        let served = crate::bulk_answers::serve(channel, library, log, doctor, self.events.clone());
+        let (room, log, doctor) = (room.clone(), self.log.clone(), self.doctor.clone());
+        let served = crate::bulk_answers::serve(channel, room, library, log, doctor, self.events.clone());
         tokio::spawn(async move {
             served.await;
             drop(permit);

@@ -16,8 +16,8 @@ use exo_api::{
     InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery,
     LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
     PrunedView, PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView,
-    SeriesQuery, SeriesView, Severity, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece,
-    TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
+    SeriesQuery, SeriesView, Severity, SignOfLife, SilenceRequest, Summary, TelemetryView, Timings,
+    TokenPiece, TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -341,7 +341,11 @@ impl Facade for Fake {
         Box::pin(async { Ok(()) })
     }
 
-    fn embed(&self, request: EmbedRequest) -> BoxFuture<'_, Result<Embeddings, GenerateError>> {
+    fn embed(
+        &self,
+        request: EmbedRequest,
+        heard: SignOfLife,
+    ) -> BoxFuture<'_, Result<Embeddings, GenerateError>> {
         self.note(format!(
             "vectors of {} inputs: {:?} {:?}",
             request.inputs.len(),
@@ -354,6 +358,13 @@ impl Facade for Fake {
             match request.model.as_str() {
                 "good" => {}
                 "hang" => std::future::pending().await,
+                // Slow, and says all the while that it is at work.
+                "slow" => {
+                    for _ in 0..8 {
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        heard();
+                    }
+                }
                 other => {
                     let known = vec!["good".to_owned()];
                     return Err(GenerateError::ModelUnknown { model: other.into(), known });
