@@ -44,6 +44,13 @@ pub struct HaveSize {
     pub chunks_here: u64,
 }
 
+impl HaveSize {
+    /// Bytes that are to be fetched and by which no file will grow.
+    pub fn rewritten_bytes(&self) -> u64 {
+        self.missing_bytes.saturating_sub(self.room_bytes)
+    }
+}
+
 /// What the reference of a model means now, in the quantisation that was fetched; at `commit`, if that is
 /// named.
 pub fn resolve_again(
