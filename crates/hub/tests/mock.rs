@@ -471,7 +471,7 @@ fn what_another_commit_on_this_disk_has_is_not_fetched_again() {
     let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
     let (root, copies) = (bench.folder.path(), plan.copies(bench.folder.path()));
     assert_eq!(plan.have(root, &copies).missing_bytes, 0);
-    assert_eq!(plan.link_unchanged(root, &copies).len(), 1);
+    assert_eq!(plan.link_unchanged(root, &copies, &Cancel::default()).unwrap().len(), 1);
     let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(3 * CHUNK));
     assert_eq!(bench.hub.sent_bytes(), sent, "the weights are those of the commit before");
@@ -483,6 +483,27 @@ fn what_another_commit_on_this_disk_has_is_not_fetched_again() {
     bench.hub.put("org/repo", repository);
     let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
     assert_eq!(plan.have(root, &plan.copies(root)).missing_bytes, 3 * CHUNK as u64);
+}
+
+#[test]
+fn what_another_commit_has_is_read_before_it_is_taken_and_fetched_where_it_is_damaged() {
+    let bench = one_file(3 * CHUNK);
+    let old = bench.pull("hf.co/org/repo").unwrap().path;
+    other_commit(&bench, &[("m-Q8_0.gguf", bytes(3 * CHUNK)), ("README.md", b"new".to_vec())]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (root, copies) = (bench.folder.path(), plan.copies(bench.folder.path()));
+    let ended = Cancel::default();
+    ended.cancel();
+    assert!(matches!(plan.link_unchanged(root, &copies, &ended), Err(HubError::Cancelled)));
+    let mut damaged = bytes(3 * CHUNK);
+    damaged[CHUNK + 7] ^= 1;
+    std::fs::write(&old, &damaged).unwrap();
+    assert!(plan.link_unchanged(root, &copies, &Cancel::default()).unwrap().is_empty());
+    assert_eq!(plan.missing_bytes(root), 3 * CHUNK as u64);
+    let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(3 * CHUNK));
+    assert_eq!(std::fs::read(&old).unwrap(), damaged, "it has not become one file with the damaged one");
 }
 
 #[test]

@@ -324,11 +324,11 @@ impl Pull {
             check_opens(heads, plan, needed.room_bytes)?;
         }
         let mut room = self.take_room(shared, needed, cancel)?;
-        let linked = plan.link_unchanged(&options.root, &copies);
+        let linked = plan.link_unchanged(&options.root, &copies, cancel)?;
         // As if there were no copies: linked files are there by now.
         let still_needed = plan.have(&options.root, &[]);
         if still_needed.room_bytes > needed.room_bytes {
-            drop(room); // this disk has no hard links
+            drop(room); // this disk has no hard links, or has damaged a file
             room = self.take_room(shared, still_needed, cancel)?;
         }
         let fetched = self.fetch_files(shared, client, plan, options, &room.claim, cancel);
