@@ -203,8 +203,9 @@ fn a_disk_that_takes_no_more_in_the_middle_of_a_file_ends_the_fetch_and_is_not_t
     let commit = plan.commit.clone().unwrap();
     let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", 12 * CHUNK as u64, None).unwrap();
     let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let over_quota = || std::io::Error::from(std::io::ErrorKind::QuotaExceeded);
     let broken = || std::io::Error::from_raw_os_error(5);
-    for fails in [full as fn() -> std::io::Error, broken] {
+    for fails in [full as fn() -> std::io::Error, over_quota, broken] {
         let (began, stored) = (Instant::now(), AtomicUsize::new(0));
         let store = |_: u32, _: u64, _: &[u8]| match stored.fetch_add(1, Ordering::Relaxed) {
             0..3 => Ok(()),
