@@ -75,7 +75,11 @@ pub(crate) fn insert_local(
     let is_same = |e: &&Entry| e.local.as_ref().is_some_and(|other| other.files == local.files);
     let checked = before.filter(is_same).and_then(|e| e.checked);
     let mut copies = before.map_or_else(Vec::new, |e| e.copies.clone());
-    before.and_then(|e| e.local.clone()).into_iter().for_each(|older| remember(&mut copies, older));
+    // What a check found damaged is not what was hashed.
+    let older = before.filter(|e| e.checked != Some(false)).and_then(|e| e.local.clone());
+    if let Some(older) = older {
+        remember(&mut copies, older);
+    }
     copies.retain(|copy| copy.path != local.path);
     entries.retain(|e| e.id != id);
     let of_local = Entry { fetched, kept, used_unix_s, checked, copies, ..Entry::fetched(id, manifest) };

@@ -103,6 +103,23 @@ fn a_second_copy_is_hashed_once_and_again_only_after_it_changed() {
 }
 
 #[test]
+fn a_copy_that_a_check_found_damaged_is_read_again() {
+    let home = Home::new();
+    let store = home.store();
+    let [first, second] = ["first.gguf", "second.gguf"].map(|name| home.model(name, DType::F32));
+    let is_hashed = |path: &Path, name: &str| {
+        let mut calls = 0;
+        store.add_path_as(path, name, &mut |_, _| calls += 1).unwrap();
+        calls > 2
+    };
+    let id = add(&store, &first).id;
+    assert!(is_hashed(&second, "second") && !is_hashed(&first, "first"));
+    store.note_check(id, false).unwrap();
+    assert!(!is_hashed(&second, "second"));
+    assert!(is_hashed(&first, "first"), "its hashes are not those of the bytes that lie there");
+}
+
+#[test]
 fn a_second_copy_takes_the_path_of_what_stood_there_before() {
     let home = Home::new();
     let store = home.store();
