@@ -496,6 +496,8 @@ fn what_begins_with_a_slash_at_the_prompt_is_a_command_and_nothing_of_it_is_sent
         ("/set temperature 1\n", "/set is no command, and the line was not sent"),
         ("/system Speak as a pirate.\n", "the system prompt is set"),
         ("/system\n", "the system prompt is: Speak as a pirate."),
+        ("/system clear\n", "the system prompt is gone"),
+        ("/system\n", "there is no system prompt; /system TEXT gives one"),
     ] {
         typed.write_all(typed_line.as_bytes()).unwrap();
         wait_for(answer, SOON, || text().contains(answer).then_some(()));

@@ -211,6 +211,33 @@ fn a_whole_model_comes_from_a_member_that_has_it_whole() {
     nodes.iter().for_each(answers_as_the_whole_model);
 }
 
+/// Also where both ask the hub at once, which costs its line twice.
+#[test]
+fn two_machines_that_pull_one_model_at_once_both_have_it_whole() {
+    let hub = hub();
+    let nodes = cluster("at-once", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    let size = demo_model().len() as u64;
+    hub.set_faults(Faults { bytes_per_s: Some(size / 2), ..Faults::default() });
+    for node in &nodes[..2] {
+        let begun = node.post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"}));
+        assert_eq!(begun.status, 200, "{}", begun.body);
+    }
+    let is_ready = |node: &Node| {
+        let models = node.get("/exo/v1/models");
+        let is_it = |model: &Value| model["name"] == "tiny-Q8_0" && !model["path"].is_null();
+        models.as_array().unwrap().iter().any(is_it)
+    };
+    for node in &nodes[..2] {
+        wait_for("the model", LONG, || file_below(&node.data_dir.join("hub"), "tiny-Q8_0.gguf"));
+        assert_eq!(pulled(node), demo_model(), "a file has its name once it is whole and verified");
+        wait_for("a listed model", LONG, || is_ready(node).then_some(()));
+    }
+    let sent = hub.sent_bytes();
+    assert!(size <= sent && sent <= 2 * size + size / 50, "{sent} bytes left the hub for two of {size}");
+    hub.set_faults(Faults::default());
+    answers_as_the_whole_model(&nodes[0]);
+}
+
 #[test]
 fn a_whole_model_is_put_together_of_layers_that_members_have_and_is_what_the_hub_promised() {
     let hub = hub();

@@ -508,6 +508,10 @@ fn what_the_engine_does_not_take_is_an_error_in_short() {
         json!({"not": {}}),
         json!({"$ref": "#"}),
         json!(false),
+        // What contradicts itself.
+        json!({"type": "integer", "minimum": 5, "maximum": 4}),
+        json!({"type": "string", "minLength": 3, "maxLength": 2}),
+        json!({"allOf": [{"type": "string"}, {"type": "boolean"}]}),
     ] {
         let error = schema(refused.clone()).expect_err(&refused.to_string()).to_string();
         assert!(error.len() < 400 && !error.contains('\n'), "{error}");
@@ -519,6 +523,19 @@ fn what_the_engine_does_not_take_is_an_error_in_short() {
     assert_eq!(endless.to_string(), "no answer is of this grammar");
     assert!(compiler.constrain("x".repeat(2 << 20)).is_err());
     assert!(ENGINE.ends_with("1.9.1"));
+}
+
+#[test]
+fn keys_of_any_signs_come_as_json_spells_them() {
+    let compiler = compiler();
+    for key in ["ключ", "日本", "a\nb\t", "q\"\\/", "\u{1}\u{1b}[2J", "a b"] {
+        let layout = json_layout(&json!({
+            "type": "object", "properties": {key: {"type": "boolean"}}, "required": [key], "additionalProperties": false,
+        }));
+        let spelled = serde_json::to_string(key).unwrap();
+        assert!(takes(&compiler, &layout, &format!("{{{spelled}: true}}")), "{spelled}");
+        assert!(!takes(&compiler, &layout, "{\"key\": true}"), "{spelled}");
+    }
 }
 
 #[test]

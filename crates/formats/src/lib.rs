@@ -39,3 +39,12 @@ pub use names::{LayerTensor, TensorName};
 pub use open::{open, open_gguf_bytes};
 pub use texts::Texts;
 pub use tokenizer::{GgufTokenizer, TokenizerSource};
+
+/// For fuzz targets: parsers that no other function reaches with bytes alone.
+#[doc(hidden)]
+pub mod fuzzing {
+    /// Reads bytes as a safetensors file; a header must not make it panic.
+    pub fn safetensors(bytes: &[u8]) {
+        let _ = crate::hf::tensors_listed(bytes);
+    }
+}

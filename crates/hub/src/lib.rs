@@ -87,12 +87,28 @@ pub mod fuzzing {
         let _ = crate::registry::parse_token(bytes);
         let _ = crate::origin::Origin::parse(bytes);
         let _ = crate::chunk_map::parse(bytes, "identity", 1 << 40);
+        if let Ok(info) = serde_json::from_slice(bytes) {
+            let _ = crate::Licence::of(&info);
+        }
+        if let Ok(value) = ureq::http::HeaderValue::from_bytes(bytes) {
+            let mut headers = ureq::http::HeaderMap::new();
+            for name in ["retry-after", "date", "content-encoding"] {
+                headers.insert(name, value.clone());
+            }
+            let _ = crate::retry::retry_after(&headers);
+            let _ = crate::answers::is_encoded(&headers);
+        }
         if let Ok(text) = std::str::from_utf8(bytes) {
             let _ = text.parse::<crate::Reference>();
             let _ = crate::registry::parse_challenge(text);
             let _ = crate::answers::content_range(text);
             let _ = crate::answers::next_link(text);
+            let _ = crate::answers::etag(text);
             let _ = crate::names::refusal(text);
+            let from = ureq::http::Uri::from_static("https://hub.org/a/b");
+            let _ = crate::redirect::target(&from, text, true);
+            let _ = crate::Licence::of_text(text);
+            let _ = crate::Token::new(text);
         }
     }
 }
@@ -104,9 +120,14 @@ mod tests {
     proptest! {
         /// Whatever a hub sends, its parsers give a value or an error.
         #[test]
-        fn no_answer_makes_a_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), json in "[\\[{\"a-z:,\\]}0-9/. -]{0,120}") {
+        fn no_answer_makes_a_parser_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            json in "[\\[{\"a-z:,\\]}0-9/. -]{0,120}",
+            header in "(Bearer |bytes |<|//|https://|Sun, 0)?[a-zA-Z0-9=\",;:/@\\[\\]é -]{0,60}",
+        ) {
             super::fuzzing::answers(&bytes);
             super::fuzzing::answers(json.as_bytes());
+            super::fuzzing::answers(header.as_bytes());
         }
     }
 }

@@ -108,7 +108,7 @@ impl Origin {
         let digests = self.files.iter().filter_map(|file| Some((file, file.sha256.as_deref()?)));
         for (file, expected) in digests.filter(|(file, _)| crate::names::refusal(&file.path).is_none()) {
             let path = folder.join(crate::names::relative(&file.path));
-            let (found, size) = sha256_of(&path).map_err(HubError::disk("read", &path))?;
+            let (found, size) = sha256_of(&path, &|| true).map_err(HubError::disk("read", &path))?;
             if !found.eq_ignore_ascii_case(expected) {
                 return Ok(Comparison::Differs { file: file.path.clone() });
             }
@@ -172,10 +172,14 @@ impl Origin {
     }
 }
 
-fn sha256_of(path: &Path) -> std::io::Result<(String, u64)> {
+/// SHA-256 and length of a file. Ends early where it is not wanted any more.
+pub(crate) fn sha256_of(path: &Path, is_wanted: &dyn Fn() -> bool) -> std::io::Result<(String, u64)> {
     let mut file = std::fs::File::open(path)?;
     let (mut digest, mut buffer, mut size) = (Sha256::new(), vec![0; 1 << 20], 0u64);
     loop {
+        if !is_wanted() {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
         let count = file.read(&mut buffer)?;
         if count == 0 {
             return Ok((exo_types::hex(&digest.finalize()), size));

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::chunk_map::CHUNK_BYTES;
 use crate::fetch_plan::PlannedFile;
+use crate::origin::sha256_of;
 use crate::pull::plan_of;
 use crate::{Cancel, Client, FetchPlan, HubError, HubReference, Origin, OriginFile, Reference, names};
 
@@ -42,6 +43,13 @@ pub struct HaveSize {
     pub chunks: u64,
     /// Chunks of them that are here.
     pub chunks_here: u64,
+}
+
+impl HaveSize {
+    /// Bytes that are to be fetched and by which no file will grow.
+    pub fn rewritten_bytes(&self) -> u64 {
+        self.missing_bytes.saturating_sub(self.room_bytes)
+    }
 }
 
 /// What the reference of a model means now, in the quantisation that was fetched; at `commit`, if that is
@@ -173,14 +181,22 @@ impl FetchPlan {
         have
     }
 
-    /// Gives files that have not changed a second name in the folder of this plan. On a disk without hard
-    /// links they are fetched again. Returns these names.
-    pub fn link_unchanged(&self, root: &Path, copies: &[(Origin, PathBuf)]) -> Vec<PathBuf> {
+    /// Gives files that have not changed a second name in the folder of this plan, once they were read and
+    /// are what the hub says. On a disk without hard links they are fetched again. Returns these names.
+    pub fn link_unchanged(
+        &self,
+        root: &Path,
+        copies: &[(Origin, PathBuf)],
+        cancel: &Cancel,
+    ) -> Result<Vec<PathBuf>, HubError> {
         let (folder, mut linked) = (self.folder(root), Vec::new());
         for file in &self.files {
             let to = folder.join(&file.below);
-            let from = copies.iter().find_map(|copy| same_file(file, copy));
-            let Some(from) = from.filter(|_| !to.exists()) else { continue };
+            if to.exists() {
+                continue;
+            }
+            let mut same = copies.iter().filter_map(|copy| same_file(file, copy));
+            let Some(from) = same.find(|path| is_undamaged(file, path, cancel)) else { continue };
             let made = to.parent().map_or(Ok(()), fs::create_dir_all);
             match made.and_then(|()| fs::hard_link(&from, &to)) {
                 Ok(()) => linked.push(to),
@@ -189,8 +205,25 @@ impl FetchPlan {
                 ),
             }
         }
-        linked
+        if cancel.is_cancelled() {
+            linked.iter().for_each(|path| _ = fs::remove_file(path));
+            return Err(HubError::Cancelled);
+        }
+        Ok(linked)
     }
+}
+
+/// Whether a file of an older commit is still what the hub says: a second name would have its damage, too.
+fn is_undamaged(file: &PlannedFile, path: &Path, cancel: &Cancel) -> bool {
+    let Some(expected) = &file.sha256 else { return false };
+    let reason = match sha256_of(path, &|| !cancel.is_cancelled()) {
+        Ok((found, _)) if found.eq_ignore_ascii_case(expected) => return true,
+        Ok((found, _)) => format!("its SHA-256 is {found}, expected {expected}"),
+        Err(_) if cancel.is_cancelled() => return false,
+        Err(error) => error.to_string(),
+    };
+    tracing::warn!(path = %path.display(), reason, "the file of an older commit is damaged: it is fetched again");
+    false
 }
 
 /// Where the same bytes lie in the folder of an older commit.

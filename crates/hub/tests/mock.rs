@@ -203,8 +203,9 @@ fn a_disk_that_takes_no_more_in_the_middle_of_a_file_ends_the_fetch_and_is_not_t
     let commit = plan.commit.clone().unwrap();
     let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", 12 * CHUNK as u64, None).unwrap();
     let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
+    let over_quota = || std::io::Error::from(std::io::ErrorKind::QuotaExceeded);
     let broken = || std::io::Error::from_raw_os_error(5);
-    for fails in [full as fn() -> std::io::Error, broken] {
+    for fails in [full as fn() -> std::io::Error, over_quota, broken] {
         let (began, stored) = (Instant::now(), AtomicUsize::new(0));
         let store = |_: u32, _: u64, _: &[u8]| match stored.fetch_add(1, Ordering::Relaxed) {
             0..3 => Ok(()),
@@ -471,7 +472,7 @@ fn what_another_commit_on_this_disk_has_is_not_fetched_again() {
     let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
     let (root, copies) = (bench.folder.path(), plan.copies(bench.folder.path()));
     assert_eq!(plan.have(root, &copies).missing_bytes, 0);
-    assert_eq!(plan.link_unchanged(root, &copies).len(), 1);
+    assert_eq!(plan.link_unchanged(root, &copies, &Cancel::default()).unwrap().len(), 1);
     let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(3 * CHUNK));
     assert_eq!(bench.hub.sent_bytes(), sent, "the weights are those of the commit before");
@@ -483,6 +484,27 @@ fn what_another_commit_on_this_disk_has_is_not_fetched_again() {
     bench.hub.put("org/repo", repository);
     let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
     assert_eq!(plan.have(root, &plan.copies(root)).missing_bytes, 3 * CHUNK as u64);
+}
+
+#[test]
+fn what_another_commit_has_is_read_before_it_is_taken_and_fetched_where_it_is_damaged() {
+    let bench = one_file(3 * CHUNK);
+    let old = bench.pull("hf.co/org/repo").unwrap().path;
+    other_commit(&bench, &[("m-Q8_0.gguf", bytes(3 * CHUNK)), ("README.md", b"new".to_vec())]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (root, copies) = (bench.folder.path(), plan.copies(bench.folder.path()));
+    let ended = Cancel::default();
+    ended.cancel();
+    assert!(matches!(plan.link_unchanged(root, &copies, &ended), Err(HubError::Cancelled)));
+    let mut damaged = bytes(3 * CHUNK);
+    damaged[CHUNK + 7] ^= 1;
+    std::fs::write(&old, &damaged).unwrap();
+    assert!(plan.link_unchanged(root, &copies, &Cancel::default()).unwrap().is_empty());
+    assert_eq!(plan.missing_bytes(root), 3 * CHUNK as u64);
+    let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(3 * CHUNK));
+    assert_eq!(std::fs::read(&old).unwrap(), damaged, "it has not become one file with the damaged one");
 }
 
 #[test]

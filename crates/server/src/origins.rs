@@ -5,6 +5,7 @@
 //! for one: whoever can serve such a page to the user's browser would be let in with it.
 
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use axum::http::header::{
@@ -79,6 +80,17 @@ pub enum BadOrigin {
     /// Hosts of the web are named.
     #[error("`*` stands for a host only with a scheme of a program's own, as in vscode-webview://*")]
     Hosts,
+    /// Browsers write hosts in ASCII.
+    #[error(
+        "browsers send a host with other letters than ASCII as xn--…: write what `location.origin` is in the console of its page"
+    )]
+    Letters,
+    /// Behind the colon is no port.
+    #[error("a port is a number up to 65535, as in http://localhost:3000")]
+    Port,
+    /// It looks like an address and is none, or is written as no browser sends it.
+    #[error("browsers send an address in its usual form, as in http://127.0.0.1:3000 or http://[::1]:3000")]
+    Address,
 }
 
 impl FromStr for AllowedOrigin {
@@ -104,21 +116,67 @@ impl FromStr for AllowedOrigin {
         }
         let scheme = scheme.to_owned();
         let usual_port = match scheme.as_str() {
-            "http" => Some(":80"),
-            "https" => Some(":443"),
+            "http" => Some(80),
+            "https" => Some(443),
             _ => None,
         };
         if host == "*" {
             let is_own = usual_port.is_none() && !["file", "data", "blob"].contains(&scheme.as_str());
             return if is_own { Ok(Self { scheme, host: None }) } else { Err(BadOrigin::Hosts) };
         }
-        // Browsers leave the usual port out.
-        let host = usual_port.and_then(|port| host.strip_suffix(port)).unwrap_or(host);
-        let authority: Authority = host.parse().map_err(|_| BadOrigin::Form)?;
-        if authority.host().is_empty() || host.contains(['@', '*']) {
-            return Err(BadOrigin::Form);
-        }
-        Ok(Self { scheme, host: Some(host.to_owned()) })
+        Ok(Self { scheme, host: Some(as_sent(host, usual_port)?) })
+    }
+}
+
+/// Host and port, in lower case, as browsers send them: without the usual port of the scheme, which only
+/// those of the web have.
+fn as_sent(text: &str, usual_port: Option<u16>) -> Result<String, BadOrigin> {
+    if !text.is_ascii() {
+        return Err(BadOrigin::Letters);
+    }
+    if text.contains(['@', '*']) {
+        return Err(BadOrigin::Form);
+    }
+    let host_len = match text.rfind(']') {
+        Some(bracket) => bracket + 1,
+        None => text.find(':').unwrap_or(text.len()),
+    };
+    let (host, behind) = text.split_at(host_len);
+    let port = match behind {
+        "" | ":" => None,
+        _ => Some(port_of(behind).ok_or(BadOrigin::Port)?),
+    };
+    if host.parse::<Authority>().map_or(true, |authority| authority.host() != host) {
+        return Err(BadOrigin::Form);
+    }
+    let host = host_as_sent(host, usual_port.is_some())?;
+    Ok(match port.filter(|port| Some(*port) != usual_port) {
+        Some(port) => format!("{host}:{port}"),
+        None => host,
+    })
+}
+
+/// The number behind a colon.
+fn port_of(text: &str) -> Option<u16> {
+    let digits = text.strip_prefix(':')?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+}
+
+fn host_as_sent(host: &str, is_web: bool) -> Result<String, BadOrigin> {
+    if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        let address: Ipv6Addr = inner.parse().map_err(|_| BadOrigin::Address)?;
+        let [.., high, low] = address.segments();
+        return Ok(match address.to_ipv4_mapped() {
+            Some(_) => format!("[::ffff:{high:x}:{low:x}]"),
+            None => format!("[{address}]"),
+        });
+    }
+    // To a browser a host of the web whose last part is a number is an address, however it is written.
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let is_number = last.starts_with("0x") || (!last.is_empty() && last.bytes().all(|b| b.is_ascii_digit()));
+    match is_web && is_number && host.parse::<Ipv4Addr>().is_err() {
+        true => Err(BadOrigin::Address),
+        false => Ok(host.to_owned()),
     }
 }
 
@@ -173,6 +231,14 @@ mod tests {
             (" HTTP://LocalHost:3000 ", "http://localhost:3000"),
             ("https://chat.example:443", "https://chat.example"),
             ("http://[::1]:8080", "http://[::1]:8080"),
+            ("http://localhost:", "http://localhost"),
+            ("http://localhost:080", "http://localhost"),
+            ("https://chat.example:80", "https://chat.example:80"),
+            ("app://obsidian.md:03000", "app://obsidian.md:3000"),
+            ("http://[0:0::0:1]:80", "http://[::1]"),
+            ("http://[::FFFF:127.0.0.1]", "http://[::ffff:7f00:1]"),
+            ("http://127.0.0.1:3000", "http://127.0.0.1:3000"),
+            ("https://XN--Bcher-KVA.example", "https://xn--bcher-kva.example"),
             ("tauri://localhost", "tauri://localhost"),
         ] {
             let allowed = origin(text).unwrap();
@@ -189,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lets_in_more_than_a_person_means_is_refused() {
+    fn what_lets_in_more_than_a_person_means_or_nobody_is_refused() {
         for (text, why) in [
             ("*", BadOrigin::Everybody),
             ("null", BadOrigin::Null),
@@ -200,6 +266,17 @@ mod tests {
             ("http://*.example", BadOrigin::Form),
             ("1a://b", BadOrigin::Form),
             ("http://localhost:3000/", BadOrigin::Path),
+            ("http://localhost:3000/x:1", BadOrigin::Path),
+            ("https://bücher.example", BadOrigin::Letters),
+            ("http://localhost:x", BadOrigin::Port),
+            ("http://localhost:+80", BadOrigin::Port),
+            ("http://localhost:65536", BadOrigin::Port),
+            ("http://[::1]x", BadOrigin::Port),
+            ("http://:80", BadOrigin::Form),
+            ("http://::1", BadOrigin::Port),
+            ("http://127.1", BadOrigin::Address),
+            ("http://0x7f000001", BadOrigin::Address),
+            ("http://[::g]", BadOrigin::Address),
             ("https://*", BadOrigin::Hosts),
             ("file://*", BadOrigin::Hosts),
         ] {

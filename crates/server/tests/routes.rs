@@ -1,11 +1,12 @@
 //! Every endpoint is served, and errors have one shape.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::common::{self, SECRET, start};
-use exo_api::endpoints::{Access, ENDPOINTS, Method, SuccessBody};
+use exo_api::endpoints::{Access, ENDPOINTS, SuccessBody};
 use exo_types::NodeId;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A path of `endpoint` with something that exists in it.
 fn path(template: &str) -> String {
@@ -84,23 +85,51 @@ async fn every_described_endpoint_is_served_with_the_access_it_describes() {
         let answer = server.admin(&line, &body).await;
         let expected = if endpoint.answer == SuccessBody::Nothing { 204 } else { 200 };
         assert_eq!(answer.status, expected, "{line}: {}", answer.body);
-        let (one, schema) = match endpoint.answer {
+        let (all, schema) = match endpoint.answer {
             SuccessBody::One(schema)
             | SuccessBody::OneOrLines(schema)
-            | SuccessBody::OneOrStream(schema, _) => (answer.json(), schema),
-            SuccessBody::Many(schema) => (answer.json()[0].clone(), schema),
+            | SuccessBody::OneOrStream(schema, _) => (vec![answer.json()], schema),
+            SuccessBody::Many(schema) => (answer.json().as_array().unwrap().clone(), schema),
             SuccessBody::Stream(_) | SuccessBody::Nothing | SuccessBody::Json | SuccessBody::Exposition => {
                 continue;
             }
         };
+        assert!(!all.is_empty(), "{line}: nothing to compare");
         // Field by field as described: generated clients rely on it.
-        let properties = &schemas["components"]["schemas"][schema]["properties"];
-        for (name, value) in one.as_object().unwrap() {
-            let described = properties.get(name);
-            let described =
-                described.unwrap_or_else(|| panic!("{line}: {name} is not described in {schema}"));
-            assert!(is_of(value, described, &schemas), "{line}: {name}: {value} is not {described}");
+        let whole = &schemas["components"]["schemas"][schema];
+        for one in &all {
+            for (name, value) in one.as_object().unwrap() {
+                let described = whole["properties"].get(name);
+                let described =
+                    described.unwrap_or_else(|| panic!("{line}: {name} is not described in {schema}"));
+                assert!(is_of(value, described, &schemas), "{line}: {name}: {value} is not {described}");
+            }
+            assert!(is_of(one, whole, &schemas), "{line}: a field that {schema} requires is not in {one}");
         }
+    }
+}
+
+#[test]
+fn what_is_not_as_described_is_noticed() {
+    let document = json!({"Kind": {"type": "string", "enum": ["a", "b"]}});
+    let kind = json!({"$ref": "#/Kind"});
+    let described = json!({"type": "object", "required": ["kind"], "properties": {
+        "kind": kind, "count": {"type": ["integer", "null"]}, "more": {"type": "array", "items": kind},
+    }});
+    for good in [json!({"kind": "a"}), json!({"kind": "b", "count": null, "more": ["a"]})] {
+        assert!(is_of(&good, &described, &document), "{good}");
+    }
+    for bad in [
+        json!({}),
+        json!({"kind": "c"}),
+        json!({"kind": null}),
+        json!({"kind": "a", "count": "1"}),
+        json!({"kind": "a", "count": 1.5}),
+        json!({"kind": "a", "more": ["a", "c"]}),
+        json!({"kind": "a", "more": {}}),
+        json!([{"kind": "a"}]),
+    ] {
+        assert!(!is_of(&bad, &described, &document), "{bad}");
     }
 }
 
@@ -119,6 +148,9 @@ fn is_of(value: &Value, described: &Value, document: &Value) -> bool {
     }
     if let Some(parts) = described["allOf"].as_array() {
         return parts.iter().all(part);
+    }
+    if described["enum"].as_array().is_some_and(|values| !values.contains(value)) {
+        return false;
     }
     let kind = match value {
         Value::Null => "null",
@@ -142,7 +174,9 @@ fn is_of(value: &Value, described: &Value, document: &Value) -> bool {
         && match value {
             Value::Array(items) => items.iter().all(|item| holds(item, described.get("items"))),
             Value::Object(fields) => {
-                fields.iter().all(|(name, field)| holds(field, described["properties"].get(name)))
+                let mut required = described["required"].as_array().into_iter().flatten();
+                required.all(|name| name.as_str().is_some_and(|name| fields.contains_key(name)))
+                    && fields.iter().all(|(name, field)| holds(field, described["properties"].get(name)))
             }
             _ => true,
         }
@@ -151,12 +185,16 @@ fn is_of(value: &Value, described: &Value, document: &Value) -> bool {
 #[tokio::test]
 async fn other_methods_are_refused_by_name() {
     let server = start().await;
-    for endpoint in ENDPOINTS.iter().filter(|e| e.method == Method::Get && !e.path.starts_with("/exo/")) {
-        let answer = server.admin(&format!("PUT {}", path(endpoint.path)), "").await;
-        let body = answer.json();
-        // Ollama's shape has it beside the message.
-        let code = if endpoint.path.starts_with("/api/") { &body["code"] } else { &body["error"]["code"] };
-        assert_eq!((answer.status, code.as_str()), (405, Some("method_not_allowed")), "{}", endpoint.path);
+    for route in ENDPOINTS.iter().map(|endpoint| endpoint.path).collect::<BTreeSet<_>>() {
+        let takes = |method: &str| ENDPOINTS.iter().any(|e| e.path == route && e.method.as_str() == method);
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE"].into_iter().filter(|&method| !takes(method)) {
+            let line = format!("{method} {}", path(route));
+            let answer = server.admin(&line, "").await;
+            let body = answer.json();
+            // Ollama's shape has it beside the message.
+            let code = if route.starts_with("/api/") { &body["code"] } else { &body["error"]["code"] };
+            assert_eq!((answer.status, code.as_str()), (405, Some("method_not_allowed")), "{line}");
+        }
     }
     assert_eq!(server.get("/v1/chat/completions").await.error(), "405 method_not_allowed");
     assert_eq!(server.get("/v1/embeddings").await.error(), "405 method_not_allowed");

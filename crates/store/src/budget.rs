@@ -184,15 +184,30 @@ pub struct DiskClaim {
     expected: Arc<Expected>,
     model: Option<ModelId>,
     left_bytes: AtomicU64,
+    /// Bytes still to arrive that take the place of others: the disk has given it already.
+    rewritten_bytes: AtomicU64,
 }
 
 impl DiskClaim {
+    /// So many bytes will arrive where an earlier attempt was broken off: no room was taken for them. Which
+    /// they are nobody knows, so they count as the first ones. Too much is then expected for a while, and
+    /// never too little.
+    pub fn rewrites(&self, bytes: u64) {
+        self.rewritten_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// So many of the bytes are on the disk, where they count by themselves.
     pub fn arrived(&self, bytes: u64) {
-        let take = |left: u64| Some(left.saturating_sub(bytes));
-        let before = self.left_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);
-        self.expected.change(self.model, |expected| expected.saturating_sub(bytes.min(before)));
+        let bytes = bytes - taken_from(&self.rewritten_bytes, bytes);
+        let freed_bytes = taken_from(&self.left_bytes, bytes);
+        self.expected.change(self.model, |expected| expected.saturating_sub(freed_bytes));
     }
+}
+
+/// Takes so many, or as many as there are; how many these were.
+fn taken_from(left: &AtomicU64, bytes: u64) -> u64 {
+    let take = |left: u64| Some(left.saturating_sub(bytes));
+    left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0).min(bytes)
 }
 
 impl Drop for DiskClaim {
@@ -215,7 +230,8 @@ impl DiskBudget {
         // What is here already may be used however full the disk is.
         self.check(needed_bytes)?;
         self.expected.change(model, |expected| expected.saturating_add(needed_bytes));
-        Ok(DiskClaim { expected: self.expected.clone(), model, left_bytes: AtomicU64::new(needed_bytes) })
+        let (expected, left_bytes) = (self.expected.clone(), AtomicU64::new(needed_bytes));
+        Ok(DiskClaim { expected, model, left_bytes, rewritten_bytes: AtomicU64::new(0) })
     }
 
     /// What bounds the bytes for which [`DiskBudget::take`] would find room now. Blocks for a walk over the
@@ -386,6 +402,24 @@ mod tests {
         assert_eq!(budget.expected_bytes(model), 192 << 10);
         drop((claim, rest));
         assert_eq!((room().within_quota_bytes, budget.expected_bytes(model)), (Some(1 << 20), 0));
+    }
+
+    #[test]
+    fn what_is_written_in_the_place_of_other_bytes_frees_no_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let budget = budget(folder.path(), 0, Some(100));
+        let expected_bytes = || 100 - budget.look().room.within_quota_bytes.unwrap();
+        let claim = budget.take(None, 30).unwrap();
+        // 50 bytes are missing, and 20 of them lie there, unverified.
+        claim.rewrites(20);
+        let left = [10, 15, 20, 5].map(|bytes| {
+            claim.arrived(bytes);
+            expected_bytes()
+        });
+        assert_eq!(left, [30, 25, 5, 0]);
+        claim.arrived(7);
+        drop(claim);
+        assert_eq!(expected_bytes(), 0);
     }
 
     #[test]

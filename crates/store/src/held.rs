@@ -5,7 +5,7 @@ use exo_types::ModelId;
 use crate::{ChunkRef, Manifest};
 
 const MAGIC: &[u8; 8] = b"exoheld1";
-const HEAD_BYTES: usize = MAGIC.len() + 32;
+pub(crate) const HEAD_BYTES: usize = MAGIC.len() + 32;
 
 /// One bit per chunk, per file.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -33,6 +33,33 @@ pub(crate) fn fingerprints(model: &Model) -> Result<Vec<LocalFile>, StoreError> 
     model.files.iter().map(|f| one(&f.path)).collect()
 }
 
+/// So many copies of a model are remembered beside the one that is used.
+const COPIES_MAX: usize = 8;
+
+/// What stood at this path before is not there any more: it is `id` that stands there now.
+fn vacate(entries: &mut Vec<Entry>, id: ModelId, path: &Path) {
+    for entry in entries.iter_mut().filter(|e| e.id != id) {
+        entry.local = entry.local.take().filter(|other| other.path != path);
+        entry.copies.retain(|other| other.path != path);
+    }
+    entries.retain(|e| e.id == id || e.local.is_some() || e.fetched);
+}
+
+/// Remembers a copy that was hashed, for as long as it is as it was. Each path counts once.
+fn remember(copies: &mut Vec<Local>, copy: Local) {
+    copies.retain(|other| other.path != copy.path);
+    copies.push(copy);
+    copies.drain(..copies.len().saturating_sub(COPIES_MAX));
+}
+
+/// Notes a copy of a model that goes on being used from another place.
+pub(crate) fn insert_copy(entries: &mut Vec<Entry>, id: ModelId, copy: &Local) {
+    vacate(entries, id, &copy.path);
+    for entry in entries.iter_mut().filter(|e| e.id == id) {
+        remember(&mut entry.copies, copy.clone());
+    }
+}
+
 /// Puts the model in the list. What stood at the same path before is not there any more.
 pub(crate) fn insert_local(
     entries: &mut Vec<Entry>,
@@ -40,17 +67,22 @@ pub(crate) fn insert_local(
     manifest: &Manifest,
     local: Local,
 ) -> Entry {
-    for entry in entries.iter_mut().filter(|e| e.id != id) {
-        entry.local = entry.local.take().filter(|other| other.path != local.path);
-    }
+    vacate(entries, id, &local.path);
     let before = entries.iter().find(|e| e.id == id);
     let fetched = before.is_some_and(|e| e.fetched);
     let (kept, used_unix_s) = before.map_or((false, 0), |e| (e.kept, e.used_unix_s));
     // What a check found is of those files alone.
     let is_same = |e: &&Entry| e.local.as_ref().is_some_and(|other| other.files == local.files);
     let checked = before.filter(is_same).and_then(|e| e.checked);
-    entries.retain(|e| e.id != id && (e.local.is_some() || e.fetched));
-    let of_local = Entry { fetched, kept, used_unix_s, checked, ..Entry::fetched(id, manifest) };
+    let mut copies = before.map_or_else(Vec::new, |e| e.copies.clone());
+    // What a check found damaged is not what was hashed.
+    let older = before.filter(|e| e.checked != Some(false)).and_then(|e| e.local.clone());
+    if let Some(older) = older {
+        remember(&mut copies, older);
+    }
+    copies.retain(|copy| copy.path != local.path);
+    entries.retain(|e| e.id != id);
+    let of_local = Entry { fetched, kept, used_unix_s, checked, copies, ..Entry::fetched(id, manifest) };
     let entry = Entry { local: Some(local), ..of_local };
     entries.push(entry.clone());
     entry

@@ -67,6 +67,9 @@ pub(crate) struct Entry {
     pub(crate) bytes: u64,
     /// The user's own copy, or the one the binary carried.
     pub(crate) local: Option<Local>,
+    /// Further copies that were hashed, the last one last: their bytes are known until they change.
+    #[serde(default)]
+    pub(crate) copies: Vec<Local>,
     /// Whether there is a (partial) copy under the data folder.
     pub(crate) fetched: bool,
     /// Whether somebody wants it to stay.
@@ -95,6 +98,7 @@ impl Entry {
             kind: manifest.kind,
             bytes: manifest.total_bytes(),
             local: None,
+            copies: Vec::new(),
             fetched: true,
             kept: false,
             used_unix_s: 0,

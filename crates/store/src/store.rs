@@ -9,7 +9,7 @@ use exo_formats::Model;
 use exo_types::ModelId;
 
 use crate::disk::{create_folder, deleted, failed, write_atomic};
-use crate::local::{absolute, fingerprints, insert_local, read_local, root_of, usable_local};
+use crate::local::{absolute, fingerprints, insert_copy, insert_local, read_local, root_of, usable_local};
 use crate::registry::{self, Entry, Layout, Local};
 use crate::{
     ChunkError, ChunkRef, FindError, KnownHashes, Manifest, ModelRecord, PartialModel, Replaced, Source,
@@ -69,7 +69,7 @@ impl Store {
 
     /// Adds the user's own file or folder: opens it, hashes it (unless the same path, size and time were
     /// hashed before) and remembers it. `progress` is told (bytes done, bytes in all). A second copy of what
-    /// the list has from another place of the user's changes nothing: its name and its path stay.
+    /// the list has from another place of the user's changes neither its name nor its path.
     pub fn add_path(
         &self,
         path: &Path,
@@ -476,7 +476,11 @@ impl Store {
             }
             return Ok(self.record_of(&entry));
         }
-        let manifest = Manifest::of_known(&model, known, progress)?;
+        let hashed = self.hashed_before(&local)?;
+        let known = |path: &Path, chunk_bytes: u32| {
+            known(path, chunk_bytes).or_else(|| hashes_of(hashed.as_deref()?, &local, path, chunk_bytes))
+        };
+        let manifest = Manifest::of_known(&model, &known, progress)?;
         if fingerprints(&model)? != local.files || model.check().is_err() {
             return Err(StoreError::ChangedMeanwhile { path });
         }
@@ -484,6 +488,10 @@ impl Store {
         if name.is_none() && !is_builtin && !self.is_of_hub(&local) {
             let listed = self.entries()?.into_iter().find(|e| e.id == id && self.has_other_copy(e, &local));
             if let Some(entry) = listed {
+                // It stays noted as it is until it changes, or until something else stands at its path.
+                if !entry.copies.contains(&local) {
+                    registry::update(&self.layout, |entries| insert_copy(entries, id, &local))?;
+                }
                 return Ok(self.record_of(&entry));
             }
         }
@@ -497,6 +505,13 @@ impl Store {
         lock(&self.manifests).insert(id, Arc::new(manifest));
         self.delete_other_copy(before, &entry)?;
         self.record(id)
+    }
+
+    /// The manifest of the model that these files were when they were hashed, if they are still the same.
+    fn hashed_before(&self, local: &Local) -> Result<Option<Arc<Manifest>>, StoreError> {
+        let is_it = |e: &Entry| e.local.as_ref() == Some(local) || e.copies.contains(local);
+        let entry = self.entries()?.into_iter().find(is_it);
+        Ok(entry.and_then(|entry| self.manifest(entry.id).ok()))
     }
 
     fn is_of_hub(&self, local: &Local) -> bool {
@@ -586,6 +601,13 @@ impl Store {
             problem: local.and_then(Result::err),
         }
     }
+}
+
+/// The hashes that a manifest has of one of a copy's files.
+fn hashes_of(manifest: &Manifest, copy: &Local, path: &Path, chunk_bytes: u32) -> Option<Vec<[u8; 32]>> {
+    let at = copy.files.iter().position(|file| file.path == path)?;
+    let is_same = manifest.chunk_bytes == chunk_bytes && manifest.files.len() == copy.files.len();
+    is_same.then(|| manifest.files[at].chunks.clone())
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -79,6 +79,64 @@ fn a_second_copy_takes_nothing_from_the_first_unless_it_is_named_or_the_first_is
 }
 
 #[test]
+fn a_second_copy_is_hashed_once_and_again_only_after_it_changed() {
+    let home = Home::new();
+    let store = home.store();
+    let [first, second] = ["first.gguf", "second.gguf"].map(|name| home.model(name, DType::F32));
+    let known = add(&store, &first);
+    // Two or more chunks: progress is told of each that is hashed, and of a known file once.
+    let is_hashed = |store: &Store, path: &Path| {
+        let mut calls = 0;
+        let record = store.add_path(path, &mut |_, _| calls += 1).unwrap();
+        assert_eq!(record.id, known.id);
+        calls > 2
+    };
+    assert!(is_hashed(&store, &second));
+    assert!(!is_hashed(&store, &second) && !is_hashed(&home.store(), &second), "nor after a restart");
+    assert_eq!(store.list().unwrap(), std::slice::from_ref(&known), "whoever asks for `first` finds it");
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(10);
+    fs::File::options().append(true).open(&second).unwrap().set_modified(later).unwrap();
+    assert!(is_hashed(&store, &second) && !is_hashed(&store, &second));
+    fs::remove_file(&first).unwrap();
+    assert!(!is_hashed(&store, &second), "the one that is left is the one that was hashed");
+    assert_eq!(store.find("second").unwrap().path.file_name(), second.file_name());
+}
+
+#[test]
+fn a_copy_that_a_check_found_damaged_is_read_again() {
+    let home = Home::new();
+    let store = home.store();
+    let [first, second] = ["first.gguf", "second.gguf"].map(|name| home.model(name, DType::F32));
+    let is_hashed = |path: &Path, name: &str| {
+        let mut calls = 0;
+        store.add_path_as(path, name, &mut |_, _| calls += 1).unwrap();
+        calls > 2
+    };
+    let id = add(&store, &first).id;
+    assert!(is_hashed(&second, "second") && !is_hashed(&first, "first"));
+    store.note_check(id, false).unwrap();
+    assert!(!is_hashed(&second, "second"));
+    assert!(is_hashed(&first, "first"), "its hashes are not those of the bytes that lie there");
+}
+
+#[test]
+fn a_second_copy_takes_the_path_of_what_stood_there_before() {
+    let home = Home::new();
+    let store = home.store();
+    let files = [("first.gguf", DType::F32), ("second.gguf", DType::F16)];
+    let [first, second] = files.map(|(name, matrix)| home.model(name, matrix));
+    let known = add(&store, &first);
+    let before = add(&store, &second);
+    assert_ne!(before.id, known.id);
+    fs::copy(&first, &second).unwrap();
+    assert_eq!(add(&store, &second), known);
+    assert_eq!(store.list().unwrap(), [known], "what stood there is not there any more");
+    // What comes there next takes it from the copy, too.
+    assert_eq!(add(&store, &home.model("second.gguf", DType::F16)).id, before.id);
+    assert_eq!(store.list().unwrap().len(), 2);
+}
+
+#[test]
 fn a_file_whose_hashes_are_known_is_not_read_for_them() {
     let (home, other) = (Home::new(), Home::new());
     let path = home.model("a.gguf", DType::F16);

@@ -319,8 +319,8 @@ fn fetch_here(
         exo_node::check_opens(&mut HeadReader::new(&client, cancel, data_dir), &plan, needed_bytes)?;
     }
     let room = budget.take(None, needed_bytes)?;
-    plan.link_unchanged(&options.root, &copies);
-    drop(room); // where this disk has no hard links more is fetched
+    plan.link_unchanged(&options.root, &copies, cancel)?;
+    drop(room); // where this disk has no hard links, or has damaged a file, more is fetched
     let _room = budget.take(None, plan.missing_bytes(&options.root))?;
     let bar = ui::bar(
         plan.bytes(),

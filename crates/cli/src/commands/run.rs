@@ -32,7 +32,8 @@ const READS_SILENTLY: Duration = Duration::from_secs(2);
 const STDIN_BYTES_MAX: u64 = 8 << 20;
 /// Of the chat at a prompt.
 const CHAT_HELP: &str = "Type a message; Ctrl-C stops an answer, Ctrl-D or /bye ends. /clear starts over, /system TEXT gives the \
-                         model another system prompt, /help says this.";
+                         model another system prompt, /system clear takes it away, /help says this. A line with a space or // in \
+                         front is always a message, and sent as it is.";
 /// From Ctrl-C to the end of what cleans up after itself.
 const CLEAN_UP_MAX: Duration = Duration::from_secs(5);
 
@@ -199,10 +200,14 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
                 ui::line(session.set_system(text));
                 continue;
             }
+            Typed::NoSystem => {
+                ui::line(session.clear_system());
+                continue;
+            }
             Typed::Bye => return Ok(ExitCode::SUCCESS),
             Typed::Unknown(word) => {
                 ui::line(format!(
-                    "/{word} is no command, and the line was not sent: //{word} sends it with one slash. {CHAT_HELP}"
+                    "/{word} is no command, and the line was not sent: with a space in front it is a message. {CHAT_HELP}"
                 ));
                 continue;
             }
@@ -231,6 +236,8 @@ enum Typed<'l> {
     Clear,
     /// Another system prompt, or nothing to see which there is.
     System(&'l str),
+    /// The system prompt is to go.
+    NoSystem,
     Bye,
     /// This word is no command.
     Unknown(&'l str),
@@ -238,15 +245,12 @@ enum Typed<'l> {
 
 impl<'l> Typed<'l> {
     fn of(line: &'l str) -> Self {
-        let Some(behind) = line.trim().strip_prefix('/') else { return Self::Message(line) };
-        // Two slashes in front of what would be a command send it with one.
-        if behind.strip_prefix('/').and_then(command).is_some() {
-            return Self::Message(behind);
-        }
-        match command(behind) {
+        // Only at the very beginning: with a space in front, whatever is to be sent is sent as it is.
+        match line.strip_prefix('/').and_then(command) {
             None => Self::Message(line),
             Some(("help", "")) => Self::Help,
             Some(("clear", "")) => Self::Clear,
+            Some(("system", "clear" | "\"\"")) => Self::NoSystem,
             Some(("system", text)) => Self::System(text),
             Some(("bye" | "exit" | "quit", "")) => Self::Bye,
             Some((word, _)) => Self::Unknown(word),
@@ -255,7 +259,7 @@ impl<'l> Typed<'l> {
 }
 
 /// The word and what stands behind it, of a line without its slash that is meant for the program. A path has
-/// a second slash or a dot.
+/// a second slash or a dot, and a comment in a program begins with two slashes.
 fn command(line: &str) -> Option<(&str, &str)> {
     let (word, text) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let is_word = !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase());
@@ -342,6 +346,15 @@ impl<'a> Session<'a> {
         let next = if said.is_empty() { "" } else { "; what was said stays, /clear starts over with it" };
         self.messages.extend(said);
         format!("the system prompt is set{next}")
+    }
+
+    /// Goes on without a system prompt; what there is to say of it.
+    fn clear_system(&mut self) -> &'static str {
+        if self.system.take().is_none() {
+            return "there is no system prompt";
+        }
+        self.messages.retain(|message| message["role"] != "system");
+        "the system prompt is gone; what was said stays"
     }
 
     /// Streams one answer to standard output and keeps it as history.
@@ -469,16 +482,19 @@ mod tests {
     #[test]
     fn a_slash_and_a_word_are_no_message() {
         for (line, typed) in [
-            (" /bye ", Typed::Bye),
+            ("/bye ", Typed::Bye),
+            (" /bye", Typed::Message(" /bye")),
             ("/help", Typed::Help),
             ("/clear", Typed::Clear),
             ("/system  Speak as a pirate. ", Typed::System("Speak as a pirate.")),
             ("/system", Typed::System("")),
+            ("/system clear", Typed::NoSystem),
+            ("/system \"\"", Typed::NoSystem),
+            ("/system clear answers only", Typed::System("clear answers only")),
             ("/set temperature 1", Typed::Unknown("set")),
             ("/clear the table", Typed::Unknown("clear")),
             ("/tmp is full", Typed::Unknown("tmp")),
-            ("//tmp is full", Typed::Message("/tmp is full")),
-            ("//system", Typed::Message("/system")),
+            (" /tmp is full", Typed::Message(" /tmp is full")),
         ] {
             assert_eq!(Typed::of(line), typed, "{line}");
         }
@@ -490,6 +506,8 @@ mod tests {
             "hello",
             "/Users",
             "// a comment",
+            "//todo x",
+            "//system",
             "//",
             "/*",
         ] {

@@ -170,6 +170,8 @@ fn short_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D:
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn check(header: &str, data_bytes: usize) -> Result<usize, String> {
@@ -231,5 +233,18 @@ mod tests {
         assert!(check(&format!(r#"{{"a":{{"shape":{}}}}}"#, deep(10_000)), 0).is_err());
         assert!(parse(&u64::MAX.to_le_bytes()).is_err());
         assert!(parse(&[0; 7]).is_err());
+    }
+
+    proptest! {
+        /// Whatever bytes a file has, its header is a list of tensors or an error.
+        #[test]
+        fn no_header_makes_the_parser_panic(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+            fields in "(\"(dtype|shape|data_offsets)\":(\"F16\"|[0-9]{1,20}|\\[[0-9,]{0,30}\\]),?){0,4}",
+        ) {
+            let _ = parse(&bytes);
+            let _ = check(&one(&fields), 24);
+            let _ = check(&one(fields.trim_end_matches(',')), 24);
+        }
     }
 }

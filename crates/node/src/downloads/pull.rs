@@ -4,7 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_api::{HubToken, PullRequest, PullState, PullView, ReplacedModelView};
-use exo_hub::{Cancel, Client, FetchPlan, Fetched, HubError, Progress, PullOptions, Reference, Settings};
+use exo_hub::{
+    Cancel, Client, FetchPlan, Fetched, HaveSize, HubError, Progress, PullOptions, Reference, Settings,
+};
 use exo_store::{DiskClaim, ModelRecord, Replaced};
 use exo_types::ModelId;
 use tokio::runtime::Handle;
@@ -316,18 +318,18 @@ impl Pull {
         let (client, cancel) = (heads.client, heads.cancel);
         let mut copies = plan.copies(&options.root);
         copies.extend(older.and_then(Older::files));
-        let needed_bytes = plan.have(&options.root, &copies).room_bytes;
+        let needed = plan.have(&options.root, &copies);
         // Another attempt has read it already.
         if plan.missing_bytes(&options.root) == plan.bytes() {
-            check_opens(heads, plan, needed_bytes)?;
+            check_opens(heads, plan, needed.room_bytes)?;
         }
-        let mut room = self.take_room(shared, needed_bytes, cancel)?;
-        let linked = plan.link_unchanged(&options.root, &copies);
+        let mut room = self.take_room(shared, needed, cancel)?;
+        let linked = plan.link_unchanged(&options.root, &copies, cancel)?;
         // As if there were no copies: linked files are there by now.
-        let still_needed_bytes = plan.have(&options.root, &[]).room_bytes;
-        if still_needed_bytes > needed_bytes {
-            drop(room); // this disk has no hard links
-            room = self.take_room(shared, still_needed_bytes, cancel)?;
+        let still_needed = plan.have(&options.root, &[]);
+        if still_needed.room_bytes > needed.room_bytes {
+            drop(room); // this disk has no hard links, or has damaged a file
+            room = self.take_room(shared, still_needed, cancel)?;
         }
         let fetched = self.fetch_files(shared, client, plan, options, &room.claim, cancel);
         // What another process fetches to this folder counts on them; else the next attempt makes them again.
@@ -384,9 +386,10 @@ impl Pull {
     fn take_room(
         &self,
         shared: &DownloadsInner,
-        bytes: u64,
+        needed: HaveSize,
         cancel: &Cancel,
     ) -> Result<Taken, ReferenceError> {
+        let bytes = needed.room_bytes;
         let is_wanted = || !cancel.is_cancelled();
         let make_room = || Handle::current().block_on(shared.library.make_room(None, bytes, &is_wanted));
         let room = match make_room() {
@@ -397,6 +400,7 @@ impl Pull {
             }
             room => room?,
         };
+        room.claim.rewrites(needed.rewritten_bytes());
         if !room.removed.is_empty() {
             self.show(shared, |view| view.removed.extend(room.removed.clone()));
         }
