@@ -28,9 +28,9 @@ pub enum ToolChoice {
     Required,
     /// One of these may be, or must be.
     Of {
-        /// At least one.
+        /// Names of the tools, at least one.
         allowed: Vec<String>,
-        /// Whether it must.
+        /// Whether one of them must be called.
         is_required: bool,
     },
 }

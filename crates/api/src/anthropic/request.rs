@@ -21,7 +21,7 @@ use crate::tools::{
 /// What an answer shows of thoughts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Thoughts {
-    /// The whole.
+    /// The whole thought is shown.
     Shown,
     /// That there were some.
     Omitted,
@@ -34,7 +34,7 @@ pub enum Thoughts {
 pub struct MessagesRequest {
     /// Name or id of a model.
     pub model: String,
-    /// Whether to stream.
+    /// Whether the answer is streamed.
     pub streams: bool,
     /// What is shown of thoughts.
     pub thoughts: Thoughts,

@@ -22,7 +22,7 @@ use crate::tools::{
 pub struct ResponsesRequest {
     /// Name or id of a model.
     pub model: String,
-    /// Whether to stream.
+    /// Whether the answer is streamed.
     pub streams: bool,
     /// Whether the answer is kept, so that another may go on from it.
     pub store: bool,
