@@ -120,7 +120,7 @@ pub struct PeerChunks {
 
 /// How chunks are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum From {
+pub enum ChunkSource {
     /// What the holder has.
     Disk,
     /// What it may fetch from a hub for this.
@@ -218,7 +218,7 @@ pub enum MemberError {
     TooManyLines { lines: usize },
 }
 
-impl std::convert::From<FetchError> for MemberError {
+impl From<FetchError> for MemberError {
     fn from(error: FetchError) -> Self {
         Self::Fetch(Box::new(error))
     }
@@ -268,7 +268,7 @@ type ChunkAnswer = Result<bytes::Bytes, FetchError>;
 /// Chunks that are asked of one holder, a few ahead of the one that comes next.
 struct AskedChunks<'a> {
     model: ModelId,
-    from: From,
+    from: ChunkSource,
     next: std::slice::Iter<'a, ChunkRef>,
     under_way: VecDeque<ChunkRef>,
     /// From then on the path is measured: before the first the holder may have looked for the file.
@@ -276,7 +276,7 @@ struct AskedChunks<'a> {
 }
 
 impl<'a> AskedChunks<'a> {
-    fn new(model: ModelId, chunks: &'a [ChunkRef], from: From) -> Self {
+    fn new(model: ModelId, chunks: &'a [ChunkRef], from: ChunkSource) -> Self {
         Self { model, from, next: chunks.iter(), under_way: VecDeque::new(), first_came: None }
     }
 }
@@ -382,7 +382,7 @@ impl Fetcher {
         &mut self,
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
-        from: From,
+        from: ChunkSource,
         refused: &mut RefusedChunks,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
@@ -395,9 +395,9 @@ impl Fetcher {
             };
             match (kept, from) {
                 (Ok(len), _) => progress(FetchProgress::Stored(len)),
-                (Err(error), From::Disk) => refused.note(Instant::now(), chunk, error)?,
+                (Err(error), ChunkSource::Disk) => refused.note(Instant::now(), chunk, error)?,
                 // What a hub refuses a member, it refuses it for all of them.
-                (Err(error), From::Hub) => return Err(error),
+                (Err(error), ChunkSource::Hub) => return Err(error),
             }
         }
         Ok(())
@@ -412,8 +412,8 @@ impl Fetcher {
         while asked.under_way.len() < IN_FLIGHT_MAX {
             let Some(&chunk) = asked.next.next() else { break };
             let ask = match asked.from {
-                From::Disk => Ask::Chunk { model, chunk },
-                From::Hub => Ask::Relay { model, chunk },
+                ChunkSource::Disk => Ask::Chunk { model, chunk },
+                ChunkSource::Hub => Ask::Relay { model, chunk },
             };
             self.ask(&ask).await?;
             asked.under_way.push_back(chunk);
@@ -451,7 +451,7 @@ impl Fetcher {
         refused: &mut RefusedChunks,
     ) -> Result<(), FetchError> {
         let holder = self.holder;
-        let mut asked = AskedChunks::new(model, chunks, From::Disk);
+        let mut asked = AskedChunks::new(model, chunks, ChunkSource::Disk);
         let mut place = |chunk: ChunkRef, came: &[u8]| {
             let wrong = |reason: String| FetchError::Wrong { holder, reason };
             let at = manifest.chunk_start(chunk).checked_sub(start).map(|at| at as usize);
@@ -587,7 +587,7 @@ mod tests {
             (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
         let mut refused = RefusedChunks::default();
         let mut fetcher = member.dialled().await;
-        let fetched = fetcher.chunks(&partial, &all, From::Disk, &mut refused, &mut |_| {}).await;
+        let fetched = fetcher.chunks(&partial, &all, ChunkSource::Disk, &mut refused, &mut |_| {}).await;
         (fetched, partial.held_chunks().iter().map(|chunk| chunk.index).collect(), refused)
     }
 
