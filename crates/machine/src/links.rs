@@ -290,7 +290,7 @@ impl Links {
         for node in wanted.iter().filter(|node| **node != self.me) {
             self.peers.entry(*node).or_insert_with(|| Peer::new(now));
         }
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// A link ended. One that is not known any more changes nothing.
@@ -300,7 +300,7 @@ impl Links {
             out.extend(self.links.get(&link).map(|link| LinksOutput::KeyElsewhere { by: link.node }));
         }
         self.end(now, link, reason, out);
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// A pong, or a part of a long frame.
@@ -380,7 +380,7 @@ impl Links {
         if self.pinged.is_some_and(|pinged| now >= pinged + PING_WITHIN) {
             self.ping(now, out);
         }
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// This node is awake: pings that are due soon go now.
@@ -388,12 +388,12 @@ impl Links {
         self.begin(now);
         if self.pinged.is_some_and(|pinged| now >= pinged + PING_EVERY - EARLY) {
             self.ping(now, out);
-            self.settle(now, out);
+            self.dial_and_reschedule(now, out);
         }
     }
 
     fn ping(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
-        (self.pinged, self.ping_rounds) = (None, self.ping_rounds.wrapping_add(1)); // settle() sets it again if a link is open
+        (self.pinged, self.ping_rounds) = (None, self.ping_rounds.wrapping_add(1)); // set again if a link is open
         // What comes on a link is a sign of life, and round trips of control links are of no use.
         let is_spared = |link: &Link| {
             link.purpose == Purpose::Control
@@ -494,7 +494,7 @@ impl Links {
     }
 
     /// Dials what is due and sees when something is due next.
-    fn settle(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
+    fn dial_and_reschedule(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
         self.dial_due(now, out);
         if self.pinged.is_none() && self.links.values().any(|link| link.state == LinkState::Open) {
             self.pinged = Some(now);
