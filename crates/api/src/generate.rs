@@ -590,7 +590,7 @@ pub enum GenerateError {
         detail: String,
     },
     /// The model's files cannot be used.
-    #[error("`{model}` could not be loaded: {reason}")]
+    #[error("`{model}` could not be loaded: {reason}; `exo doctor` says what does not work here")]
     LoadFailed {
         /// Name of the model.
         model: String,
@@ -621,7 +621,7 @@ pub enum GenerateError {
         context_tokens: u64,
     },
     /// The chat template refused, looped or produced too much.
-    #[error("the model's chat template failed on these messages: {message}")]
+    #[error("the model's chat template failed on these messages: {message}; `/v1/completions` uses no template")]
     TemplateFailed {
         /// What the template engine said.
         message: String,
@@ -648,7 +648,7 @@ pub enum GenerateError {
         retry_after_s: u32,
     },
     /// Not now: still loading after the longest wait, no coordinator, shutting down.
-    #[error("not available at the moment: {reason}")]
+    #[error("not available at the moment: {reason}; try again in {retry_after_s} s")]
     Unavailable {
         /// Why it is not available.
         reason: String,
@@ -670,7 +670,7 @@ pub enum GenerateError {
         message: String,
     },
     /// Nothing came within the time allowed.
-    #[error("no result within {waited_ms} ms: {reason}")]
+    #[error("no result within {waited_ms} ms: {reason}; `exo status` shows what holds the model up")]
     Deadline {
         /// How long the request waited, in milliseconds.
         waited_ms: u64,
@@ -678,7 +678,7 @@ pub enum GenerateError {
         reason: String,
     },
     /// A bug of ours; the node goes on.
-    #[error("internal error: {message}")]
+    #[error("internal error: {message}; `exo logs` shows what led to it")]
     Internal {
         /// What is known of the bug.
         message: String,

@@ -70,7 +70,7 @@ pub fn choice_word(param: &str, word: &str) -> Result<ToolChoice, BadParam> {
         "auto" => Ok(ToolChoice::Auto),
         "required" => Ok(ToolChoice::Required),
         other => {
-            let message = format!("`{other:.40}` is no choice: none, auto, required or a tool are");
+            let message = format!("unknown choice `{other:.40}`: use none, auto, required or a tool");
             Err(BadParam::invalid(param, message))
         }
     }

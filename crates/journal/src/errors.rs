@@ -50,7 +50,7 @@ pub enum JournalError {
         path: PathBuf,
     },
     /// Not a journal, or damaged. Never deleted: it may be all that is left of the cluster's history.
-    #[error("{path} is no journal or is damaged: {why}; move it away to start with an empty one")]
+    #[error("{path} is not a journal, or is damaged: {why}; move it away to start with an empty one")]
     Damaged {
         /// The file.
         path: PathBuf,

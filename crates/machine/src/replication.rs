@@ -98,11 +98,11 @@ enum LogQuestion {
 /// Why a part of another's log is not taken in; what follows on "an entry that".
 #[derive(Debug, thiserror::Error)]
 enum ForeignLogError {
-    #[error("is no event: {0}")]
+    #[error("is not an event: {0}")]
     Event(EventError),
     #[error("does not apply: {0}")]
     Apply(ApplyError),
-    #[error("is none: {0}")]
+    #[error("cannot be decoded: {0}")]
     State(EventError),
     #[error("has placements of epoch {epoch}, which has not begun")]
     NotBegun { epoch: Epoch },

@@ -206,13 +206,13 @@ pub enum FetchError {
 pub enum MemberError {
     #[error("it is not there")]
     Gone,
-    #[error("its id is none")]
+    #[error("its id is invalid")]
     NoId,
     #[error("it did not answer within {seconds} s")]
     Late { seconds: u64 },
     #[error(transparent)]
     Fetch(Box<FetchError>),
-    #[error("its answer is none")]
+    #[error("its answer cannot be decoded")]
     Unreadable(#[from] postcard::Error),
     #[error("it sent {lines} lines of its log")]
     TooManyLines { lines: usize },

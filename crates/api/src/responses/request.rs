@@ -395,7 +395,7 @@ fn reasoning_of(reasoning: Value) -> Result<Reasoning, BadParam> {
             Ok(asked.within(budget))
         }
         Some(other) => {
-            let message = format!("{} is no effort: {} are", short(&other), EFFORTS.join(", "));
+            let message = format!("unknown effort {}: use one of {}", short(&other), EFFORTS.join(", "));
             Err(BadParam::invalid("reasoning.effort", message))
         }
     }

@@ -42,7 +42,7 @@ impl fmt::Display for Speculation {
 
 /// A word that names no kind of guesses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to guess tokens ahead: it must be ngram, draft or off")]
+#[error("unknown way to guess tokens ahead `{0}`: use ngram, draft or off")]
 pub struct UnknownSpeculation(String);
 
 impl FromStr for Speculation {

@@ -229,7 +229,7 @@ impl UnknownTarget {
     fn text(&self, name: NodeName<'_>) -> String {
         match self {
             Self::Instance(instance) => format!("there is no instance {instance}"),
-            Self::Member(node) => format!("{} is no member of this cluster", name(*node)),
+            Self::Member(node) => format!("{} is not a member of this cluster", name(*node)),
             Self::Unloaded => "it was unloaded meanwhile".to_owned(),
             Self::Removed(instance) => format!("instance {instance} was removed before it was durable"),
         }
