@@ -115,11 +115,11 @@ fn left_out(backend: &str) -> &'static str {
 pub enum System {
     /// And whatever else is like it.
     Linux,
-    /// Windows.
+    /// Windows on any processor.
     Windows,
     /// macOS and iOS.
     Apple,
-    /// Android.
+    /// Android on any processor.
     Android,
 }
 

@@ -67,7 +67,7 @@ const OFFERS_MAX: usize = 2;
 pub(crate) const UNREACHED_AFTER: Duration = Duration::from_secs(2);
 /// Round trips the median is taken over.
 const RTT_WINDOW: usize = 9;
-/// Never.
+/// Later than any deadline.
 const NEVER: Time = Time(u64::MAX);
 
 /// What connections lead to.
@@ -90,7 +90,7 @@ pub enum LinksOutput {
         purpose: Purpose,
         /// Where its other end was.
         remote: SocketAddr,
-        /// How.
+        /// How the link ended.
         reason: LinkEnd,
     },
     /// A message was never sent: its link did not open in time, or too much waits.

@@ -155,7 +155,7 @@ pub enum FetchError {
     Dial {
         /// The holder.
         holder: NodeId,
-        /// Why.
+        /// Why no connection came about.
         #[source]
         source: Box<DialError>,
     },

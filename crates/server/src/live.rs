@@ -81,7 +81,7 @@ impl SentEvent {
 /// What a reader may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// All.
+    /// All of the cluster.
     Owner,
     /// The state of the cluster.
     Viewer,

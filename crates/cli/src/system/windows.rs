@@ -3,7 +3,7 @@ use std::os::windows::io::AsHandle;
 use std::path::Path;
 use std::process::ExitStatus;
 
-/// Ctrl-C.
+/// Waits for Ctrl-C.
 pub struct StopSignals;
 
 impl StopSignals {

@@ -27,7 +27,7 @@ pub enum ControlRefusal {
     NoPlan {
         /// The model that was to be placed; `None` for one that stands.
         model_name: Option<String>,
-        /// Why.
+        /// Why there is no plan.
         why: Undecided,
     },
     /// What requests loaded would make room for it, and is in use: ask again.
