@@ -37,7 +37,7 @@ pub struct EmbedRequest {
     pub queue_wait_max: Duration,
 }
 
-/// The vectors of a request.
+/// The vectors.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Embeddings {
     /// One for each input, each of length 1.
