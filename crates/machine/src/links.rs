@@ -49,7 +49,7 @@ pub(crate) const OFFER_MAX: Duration = Duration::from_secs(3);
 /// Each open link is asked for a sign of life this often; all at once, so that the processor wakes once, and
 /// with whatever else wakes it.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// At the latest.
+/// Longest time from one ping to the next.
 const PING_WITHIN: Duration = Duration::from_millis(1100);
 /// A ping may come so much before its time.
 const EARLY: Duration = Duration::from_millis(100);

@@ -50,8 +50,8 @@ const PAUSE_GRACE: Duration = Duration::from_secs(2);
 /// At least so long deadlines are looked at between two of these.
 const PAUSE_GRACE_AGAIN: Duration = Duration::from_secs(10);
 
-/// The wall clock went on by so much more than the node's own, which on some systems stops while the machine
-/// sleeps. A clock that is set costs no more than a question to the members.
+/// If the wall clock advanced this much more than the monotonic one, which on some systems stops while the
+/// machine sleeps, the machine slept. A clock that was merely set costs one question to the members.
 const SLEPT_MIN_S: u64 = 5;
 
 /// How much of everything a machine holds.

@@ -2,8 +2,8 @@
 //! second holder.
 //!
 //! A follower says where its log on disk ends behind each write (`Pull`) and with each report. Whoever was
-//! elected first takes in what only another member has, where its own log is a beginning of that one's: so
-//! nothing is taken back that one holder alive has.
+//! elected first takes in what only another member has, where its own log is a prefix of that one's: so no
+//! entry that a live member holds is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

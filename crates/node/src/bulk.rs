@@ -240,9 +240,8 @@ impl FetchError {
     }
 }
 
-/// Dials a node's addresses one after the other, [`DIAL_APART`]: of those that it had before nobody answers,
-/// and that takes a network seconds to say. The first that answers, or why the last did not; `None` without
-/// an address.
+/// Dials a node's addresses, each [`DIAL_APART`] after the one before (happy eyeballs, RFC 8305): an old
+/// address fails only after seconds. The first that answers, or why the last did not; `None` without any.
 async fn first_to_answer<T, E, F: Future<Output = Result<T, E>>>(
     addresses: &[SocketAddr],
     dial: impl Fn(&SocketAddr) -> F,

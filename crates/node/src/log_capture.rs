@@ -38,13 +38,13 @@ const RAISED_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 200;
 /// Hexadecimal digits of a request's id, and of its beginning, by which sequences are named.
 const REQUEST_DIGITS: [usize; 2] = [32, 8];
-/// Of all lines of an answer to another node.
+/// Most bytes of all lines of an answer to another node.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// For one member to answer.
+/// Longest wait for the answer of one member.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Members that are asked at once.
 const ASKED_AT_ONCE: usize = 16;
-/// Lines of an answer unless more are asked for.
+/// Most lines of an answer unless more are asked for.
 const LIMIT: u32 = 200;
 
 /// Where the lines are. A value like others: clones are the same.
