@@ -38,9 +38,9 @@ const RAISED_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 200;
 /// Hexadecimal digits of a request's id, and of its beginning, by which sequences are named.
 const REQUEST_DIGITS: [usize; 2] = [32, 8];
-/// Most bytes of all lines of an answer to another node.
+/// Of all lines of an answer to another node.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
-/// Longest wait for the answer of one member.
+/// For one member to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Members that are asked at once.
 const ASKED_AT_ONCE: usize = 16;
