@@ -54,6 +54,7 @@ pub const ORDER: &[&str] = &[
 pub fn run(check: bool) -> anyhow::Result<()> {
     let edges = edges()?;
     forbid_downward(&edges)?;
+    forbid_named(&edges)?;
     let mut graph = String::new();
     for (from, to) in &edges {
         writeln!(graph, "    {from:16} -> {}", to.join(", "))?;
@@ -71,8 +72,8 @@ fn edges() -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     let mut edges = BTreeMap::new();
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
+        forbid_planted(package)?;
         let dependencies = package["dependencies"].as_array().into_iter().flatten();
-        forbid_planted(name, dependencies.clone())?;
         let mut ours: Vec<String> = dependencies
             .filter(|d| d["kind"].is_null() && d["path"].is_string())
             .filter_map(|d| d["name"].as_str().map(str::to_owned))
@@ -85,19 +86,44 @@ fn edges() -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     Ok(edges)
 }
 
-/// Faults that are planted for the simulator are compiled into nothing else.
-fn forbid_planted<'a>(
-    name: &str,
-    mut dependencies: impl Iterator<Item = &'a serde_json::Value>,
-) -> anyhow::Result<()> {
+/// Faults that are planted for the simulator are compiled into nothing else, and not by default.
+fn forbid_planted(package: &serde_json::Value) -> anyhow::Result<()> {
+    let name = package["name"].as_str().unwrap_or_default();
+    let mut defaults = package["features"]["default"].as_array().into_iter().flatten();
+    if defaults.any(|feature| feature.as_str().is_some_and(|feature| feature.ends_with("planted"))) {
+        bail!("{name} enables the feature `planted` by default, which is the simulator's alone");
+    }
     let is_planted = |d: &serde_json::Value| {
-        let features = d["features"].as_array().into_iter().flatten();
-        d["kind"].is_null() && features.into_iter().any(|feature| feature == "planted")
+        let mut features = d["features"].as_array().into_iter().flatten();
+        d["kind"].is_null() && features.any(|feature| feature == "planted")
     };
-    if name != "exo-sim" && dependencies.any(is_planted) {
+    if name != "exo-sim" && package["dependencies"].as_array().into_iter().flatten().any(is_planted) {
         bail!("{name} enables the feature `planted` of a dependency, which is the simulator's alone");
     }
     Ok(())
+}
+
+/// Fails on an edge that points up and breaks an invariant of the architecture page all the same.
+fn forbid_named(edges: &BTreeMap<String, Vec<String>>) -> anyhow::Result<()> {
+    for (from, targets) in edges {
+        for to in targets {
+            if let Some(why) = why_forbidden(from, to) {
+                bail!("{from} depends on {to}: {why}, see \"Architecture invariants\" in {PAGE}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn why_forbidden(from: &str, to: &str) -> Option<&'static str> {
+    let is_device = to == "exo-device" || to.starts_with("exo-backend-");
+    match (from, to) {
+        ("exo-accelerators", _) => None,
+        (_, "exo-backend-wgpu" | "exo-backend-cuda") => Some("exo-accelerators alone opens graphics cards"),
+        ("exo-models" | "exo-engine", _) if is_device => Some("models and engine name no device"),
+        ("exo-transport", "exo-backend" | "exo-formats") => Some("transport does not know what a tensor is"),
+        _ => None,
+    }
 }
 
 fn forbid_downward(edges: &BTreeMap<String, Vec<String>>) -> anyhow::Result<()> {
@@ -117,4 +143,52 @@ fn forbid_downward(edges: &BTreeMap<String, Vec<String>>) -> anyhow::Result<()> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_edge_that_breaks_an_invariant_is_refused_though_it_points_up() {
+        let check = |from: &str, to: &str| {
+            let edges = BTreeMap::from([(from.to_owned(), vec![to.to_owned()])]);
+            forbid_downward(&edges).unwrap();
+            forbid_named(&edges).map_err(|error| error.to_string())
+        };
+        for (from, to) in [
+            ("exo-models", "exo-backend-cpu"),
+            ("exo-engine", "exo-device"),
+            ("exo-node", "exo-backend-cuda"),
+            ("exo", "exo-backend-wgpu"),
+            ("exo-transport", "exo-formats"),
+        ] {
+            assert!(check(from, to).unwrap_err().contains(to), "{from} -> {to}");
+        }
+        for (from, to) in [
+            ("exo-accelerators", "exo-backend-cuda"),
+            ("exo-node", "exo-backend-cpu"),
+            ("exo-models", "exo-backend"),
+        ] {
+            assert_eq!(check(from, to), Ok(()), "{from} -> {to}");
+        }
+    }
+
+    #[test]
+    fn planted_faults_are_enabled_by_the_simulator_alone() {
+        let package = |name: &str, default: &str, enabled: &str| {
+            json!({
+                "name": name,
+                "features": {"planted": [], "default": [default]},
+                "dependencies": [{"name": "exo-machine", "kind": null, "features": [enabled]}],
+            })
+        };
+        assert!(forbid_planted(&package("exo-node", "hip", "schema")).is_ok());
+        assert!(forbid_planted(&package("exo-sim", "hip", "planted")).is_ok());
+        assert!(forbid_planted(&package("exo-node", "hip", "planted")).is_err());
+        assert!(forbid_planted(&package("exo-machine", "planted", "schema")).is_err());
+        assert!(forbid_planted(&package("exo-machine", "exo-cluster/planted", "schema")).is_err());
+    }
 }

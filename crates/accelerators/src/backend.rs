@@ -74,7 +74,7 @@ impl fmt::Display for Backend {
 #[non_exhaustive]
 pub enum BackendError {
     /// Nobody has it.
-    #[error("`{name}` is no backend{}: it must be auto, cpu, cuda, vulkan, {}", left_out(.name), OTHERS)]
+    #[error("unknown backend `{name}`{}: use auto, cpu, cuda, vulkan, {}", left_out(.name), OTHERS)]
     Unknown {
         /// What was named.
         name: String,
@@ -107,7 +107,7 @@ const OTHERS: &str = if cfg!(feature = "hip") { "metal, dx12 or hip" } else { "m
 
 /// AMD's driver is used by programs that were built for it.
 fn left_out(backend: &str) -> &'static str {
-    if backend == "hip" { " of this program, which was built without the feature `hip`" } else { "" }
+    if backend == "hip" { ", as this program was built without the feature `hip`" } else { "" }
 }
 
 /// A system, as far as the order of backends depends on it.
@@ -115,11 +115,11 @@ fn left_out(backend: &str) -> &'static str {
 pub enum System {
     /// And whatever else is like it.
     Linux,
-    /// Windows.
+    /// Windows on any processor.
     Windows,
     /// macOS and iOS.
     Apple,
-    /// Android.
+    /// Android on any processor.
     Android,
 }
 
@@ -192,7 +192,7 @@ mod tests {
     fn a_backend_is_named_or_refused() {
         assert_eq!(Backend::parse("cuda"), Ok(Backend::Cuda));
         let error = Backend::parse("opencl").unwrap_err();
-        assert!(error.to_string().contains("`opencl` is no backend"), "{error}");
+        assert!(error.to_string().contains("unknown backend `opencl`"), "{error}");
     }
 
     #[test]

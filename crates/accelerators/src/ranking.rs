@@ -81,7 +81,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub struct NamedFailed {
     /// Name and place.
     pub label: String,
-    /// Why.
+    /// What went wrong with it.
     pub source: Failure,
 }
 
@@ -90,7 +90,7 @@ pub struct NamedFailed {
 pub struct LeftOut {
     /// Name and place.
     pub label: String,
-    /// Why.
+    /// Why it is not used.
     pub reason: String,
 }
 

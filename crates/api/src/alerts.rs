@@ -39,7 +39,7 @@ pub struct AlertView {
     pub id: String,
     /// The rule's stable id: `node_lost`.
     pub rule: String,
-    /// How much it matters.
+    /// How much the alert matters.
     pub severity: Severity,
     /// Since when, in seconds since 1970 by the node that answers.
     pub since_unix_s: u64,
@@ -57,7 +57,7 @@ pub struct AlertView {
     pub subject: String,
     /// What is wrong, with the numbers.
     pub text: String,
-    /// What to do.
+    /// What a user can do about the alert.
     pub what_to_do: String,
     /// Section of the runbook.
     pub runbook: String,

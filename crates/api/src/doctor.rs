@@ -12,7 +12,7 @@ pub const CHECKS_MAX: usize = 200;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckVerdict {
-    /// Works.
+    /// What was checked works.
     Ok,
     /// Worth knowing; nothing is wrong.
     Note,
@@ -27,9 +27,9 @@ pub enum CheckVerdict {
 pub struct CheckView {
     /// What: `memory`. Several checks may be of one kind.
     pub check: String,
-    /// How it went.
+    /// How the check went.
     pub verdict: CheckVerdict,
-    /// What was found.
+    /// What the check found.
     pub found: String,
     /// What to do about it; empty when there is nothing to do.
     pub next: String,
@@ -102,10 +102,10 @@ pub struct DoctorView {
 /// The checks of one machine.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NodeChecksView {
-    /// Node id.
+    /// Id of the node that was looked over.
     pub node: String,
-    /// Its name.
+    /// Name of the node that was looked over.
     pub name: String,
-    /// What its node has looked at.
+    /// What the node itself has checked.
     pub checks: Vec<CheckView>,
 }

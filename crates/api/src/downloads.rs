@@ -96,64 +96,64 @@ pub struct HubLoginRequest {
     pub token: HubToken,
 }
 
-/// Where a download is.
+/// State of a download.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PullState {
-    /// Others go first.
+    /// The download waits for others to end first.
     Queued,
     /// The hub is asked which files there are.
     Resolving,
-    /// Bytes come.
+    /// Bytes are being fetched.
     Fetching,
     /// All is there; its parts are hashed and it is opened.
     Adding,
     /// The model can be used.
     Done,
-    /// Somebody wanted it to wait.
+    /// A user paused the download.
     Paused,
-    /// See `error`; it can go on.
+    /// The download failed, see `error`; it can be resumed.
     Failed,
 }
 
 /// One download.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PullView {
-    /// Its name in paths.
+    /// Id of the download, as paths of the API name it.
     pub id: String,
-    /// What was asked for.
+    /// The reference that was asked for.
     pub reference: String,
-    /// Where it is.
+    /// State of the download.
     pub state: PullState,
-    /// The node that fetches.
+    /// Id of the node that fetches.
     pub node: String,
-    /// What that is called.
+    /// Name of the node that fetches.
     pub node_name: String,
-    /// The host that it comes from.
+    /// Host that the files come from.
     pub source: String,
     /// What of the repository was chosen, for example `Q4_K_M`; `null` until that is known.
     pub label: Option<String>,
-    /// Why.
+    /// Why that of the repository was chosen.
     pub reason: Option<String>,
-    /// The commit.
+    /// Commit of the repository that is fetched; `null` until it is known.
     pub commit: Option<String>,
-    /// The licence.
+    /// Licence of the repository, where it is known.
     pub licence: Option<String>,
     /// Terms of the licence that are worth knowing before.
     pub terms: Option<String>,
-    /// The file under way.
+    /// Path of the file that is being fetched.
     pub file: Option<String>,
-    /// Files in all.
+    /// Number of files in all.
     pub files: u32,
     /// Bytes that are on disk and verified. They never become fewer.
     pub verified_bytes: u64,
     /// Bytes in all; `null` until the hub has said.
     pub total_bytes: Option<u64>,
-    /// Ranges under way.
+    /// Byte ranges being fetched at this moment.
     pub ranges: u32,
     /// Bytes a second over the last seconds; `null` while nothing comes.
     pub bytes_per_s: Option<f64>,
-    /// Seconds left at that rate.
+    /// Seconds left at that rate; `null` while nothing comes.
     pub seconds_left: Option<u64>,
     /// The model's name, once it can be used.
     pub model: Option<String>,
@@ -169,11 +169,11 @@ pub struct PullView {
     /// The older commit that it took the place of, once it is done.
     #[serde(default)]
     pub replaced: Option<ReplacedModelView>,
-    /// What went wrong.
+    /// What went wrong; `null` unless something did.
     pub error: Option<String>,
-    /// What would help.
+    /// What the user can do about the error.
     pub hint: Option<String>,
-    /// When it was asked for.
+    /// When the download was asked for, in seconds since 1970.
     pub started_unix_s: u64,
 }
 
@@ -187,9 +187,9 @@ impl PullState {
 /// A model that was deleted from a node's disk to make room.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RemovedModelView {
-    /// Its name.
+    /// The deleted model's name.
     pub name: String,
-    /// Bytes that this freed.
+    /// Bytes that deleting it freed.
     pub bytes: u64,
     /// When it was last in use there, in seconds since 1970; 0 if never.
     pub used_unix_s: u64,
@@ -198,7 +198,7 @@ pub struct RemovedModelView {
 /// A model of which a newer commit has come.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReplacedModelView {
-    /// What it is called now.
+    /// What the older commit is called now.
     pub name: String,
     /// Whether it is deleted. If not, something uses it, and it goes when that ends.
     pub removed: bool,
@@ -208,20 +208,20 @@ pub struct ReplacedModelView {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HubSearchRequest {
-    /// Words.
+    /// Text to search for.
     pub text: String,
 }
 
 /// A repository that a search found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FoundRepoView {
-    /// `ORG/REPO`.
+    /// The repository, `ORG/REPO`.
     pub repo: String,
     /// Downloads in the last month.
     pub downloads: u64,
-    /// Likes.
+    /// Likes that the hub counts.
     pub likes: u64,
-    /// Whether it asks for consent.
+    /// Whether the hub asks for consent first.
     pub gated: bool,
     /// `gguf` or `safetensors`, where its tags say so.
     pub format: Option<String>,
@@ -231,22 +231,22 @@ pub struct FoundRepoView {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HubShowRequest {
-    /// `hf.co/ORG/REPO[@REVISION]`.
+    /// The repository: `hf.co/ORG/REPO[@REVISION]`.
     pub reference: String,
 }
 
 /// A repository of a hub.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RepoView {
-    /// `ORG/REPO`.
+    /// The repository, `ORG/REPO`.
     pub repo: String,
     /// The commit that was looked at.
     pub commit: String,
-    /// Whether it asks for consent.
+    /// Whether the hub asks for consent first.
     pub gated: bool,
-    /// The licence.
+    /// The licence of the repository.
     pub licence: String,
-    /// Its terms that are worth knowing before.
+    /// Terms of the licence that are worth knowing before.
     pub terms: Option<String>,
     /// Its models, largest first.
     pub models: Vec<VariantView>,
@@ -257,7 +257,7 @@ pub struct RepoView {
 pub struct VariantView {
     /// The quantisation, or `safetensors`.
     pub label: String,
-    /// Bytes of its files.
+    /// Bytes of the model's files.
     pub bytes: u64,
     /// Memory that it takes, about.
     pub memory_bytes: u64,
@@ -265,27 +265,27 @@ pub struct VariantView {
     pub supported: bool,
     /// What is wrong with its files.
     pub problem: Option<String>,
-    /// The files.
+    /// Files of the model.
     pub files: Vec<RepoFileView>,
 }
 
 /// One file of a repository.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RepoFileView {
-    /// Its path there.
+    /// The file's path in the repository.
     pub path: String,
-    /// Its length.
+    /// The file's length in bytes.
     pub size: u64,
-    /// Its SHA-256, where the hub has it.
+    /// SHA-256 of the file, where the hub has it.
     pub sha256: Option<String>,
 }
 
-/// What was deleted.
+/// What `prune` has deleted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PrunedView {
-    /// Partial files.
+    /// Number of partial files deleted.
     pub files: u64,
-    /// Their bytes on disk.
+    /// Bytes that they took on disk.
     pub bytes: u64,
 }
 
@@ -293,7 +293,7 @@ pub struct PrunedView {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KeepModelRequest {
-    /// Its name or id.
+    /// The model's name or id.
     pub model: String,
     /// False lets it go again when room is needed.
     pub kept: bool,
@@ -303,34 +303,34 @@ pub struct KeepModelRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelCheckRequest {
-    /// Its name or id.
+    /// The model's name or id.
     pub model: String,
 }
 
-/// How far a check is.
+/// State of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckState {
-    /// Nodes read.
+    /// Nodes read and compare their bytes.
     Running,
     /// Every file is what the hub promised.
     Matches,
-    /// One is not.
+    /// A file is not what the hub promised.
     Differs,
     /// No node that is there has some of the bytes.
     Incomplete,
-    /// It broke off.
+    /// The check broke off.
     Failed,
 }
 
 /// A check of a model.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModelCheckView {
-    /// The model's name.
+    /// Name of the model that is checked.
     pub model: String,
-    /// Its id: of a name there may be several.
+    /// Id of the model that is checked: several may have one name.
     pub id: String,
-    /// How far it is.
+    /// State of the check.
     pub state: CheckState,
     /// Bytes that were compared.
     pub bytes: u64,
@@ -343,17 +343,17 @@ pub struct ModelCheckView {
 /// A model of another program on a node's disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FoundModelView {
-    /// Its name there.
+    /// The model's name in that program.
     pub name: String,
-    /// Whose it is.
+    /// Name of the program that stores the model.
     pub program: String,
-    /// Where.
+    /// Path of the model on the disk.
     pub path: String,
-    /// Bytes of its files.
+    /// Bytes of the model's files.
     pub bytes: u64,
-    /// Its SHA-256, where its program keeps it.
+    /// SHA-256 of the model, where that program keeps it.
     pub sha256: Option<String>,
-    /// Why it cannot be used.
+    /// Why exo cannot use the model; `null` if it can.
     pub problem: Option<String>,
 }
 

@@ -31,9 +31,9 @@ pub struct EmbedRequest {
     pub truncates: bool,
     /// The context that the model must have.
     pub context_tokens_min: Option<u32>,
-    /// On whose behalf.
+    /// User on whose behalf the request runs.
     pub principal: Principal,
-    /// How long it may wait for placing, loading and free slots.
+    /// How long the request may wait for placing, loading and free slots.
     pub queue_wait_max: Duration,
 }
 

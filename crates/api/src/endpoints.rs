@@ -3,11 +3,11 @@
 /// How a resource is acted on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
-    /// Read.
+    /// GET: reads a resource.
     Get,
-    /// Make or start.
+    /// POST: makes or starts something.
     Post,
-    /// Take away.
+    /// DELETE: takes a resource away.
     Delete,
 }
 
@@ -22,7 +22,7 @@ impl Method {
     }
 }
 
-/// Who may call.
+/// Who may call an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Anyone who reaches the port.
@@ -47,42 +47,42 @@ pub enum Access {
 /// What a success carries. Names are those of schemas.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SuccessBody {
-    /// A JSON object.
+    /// A JSON object of this schema.
     One(&'static str),
     /// A JSON array of objects.
     Many(&'static str),
     /// A JSON object, or with `stream` server-sent events of the second.
     OneOrStream(&'static str, &'static str),
-    /// Server-sent events.
+    /// A stream of server-sent events.
     Stream(&'static str),
     /// A JSON object, or a stream of lines, each such an object.
     OneOrLines(&'static str),
-    /// Nothing: 204.
+    /// No body, status 204.
     Nothing,
-    /// Free-form JSON.
+    /// JSON of any form.
     Json,
     /// Metrics as Prometheus reads them: its text format, or OpenMetrics.
     Exposition,
 }
 
-/// One endpoint.
+/// One endpoint of the API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Endpoint {
-    /// How.
+    /// The endpoint's HTTP method.
     pub method: Method,
     /// Where; `{name}` stands for one parameter.
     pub path: &'static str,
-    /// Its name in generated clients.
+    /// The endpoint's name in generated clients.
     pub operation: &'static str,
-    /// What it does, to be displayed.
+    /// What the endpoint does, to be displayed.
     pub summary: &'static str,
-    /// Who may.
+    /// Who may call the endpoint.
     pub access: Access,
     /// Schema of the body.
     pub request: Option<&'static str>,
     /// Parameters behind the question mark; none must be given.
     pub query: &'static [&'static str],
-    /// What comes back.
+    /// What a success answers with.
     pub answer: SuccessBody,
 }
 

@@ -13,7 +13,7 @@ pub enum AdminError {
     NotFound {
         /// What was looked for: `instance`, `member`, `model`, `join request`.
         what: &'static str,
-        /// Its name or id.
+        /// The name or id that was asked for.
         name: String,
     },
     /// No model of that name.
@@ -27,9 +27,9 @@ pub enum AdminError {
     /// A parameter is wrong.
     #[error("{message}")]
     Invalid {
-        /// Its name in the API.
+        /// The parameter's name in the API.
         param: String,
-        /// What is wrong and what is allowed.
+        /// What is wrong with the parameter, and what is allowed.
         message: String,
     },
     /// It goes against the present state: a member removing itself, a model in use.
@@ -41,27 +41,27 @@ pub enum AdminError {
     /// The cluster's memory is too small.
     #[error("`{model}` needs {}, {} are free: {detail}", size_up(*needed_bytes), size(*free_bytes))]
     DoesNotFit {
-        /// The model.
+        /// Name of the model.
         model: String,
         /// Bytes needed in all.
         needed_bytes: u64,
         /// Bytes free in all.
         free_bytes: u64,
-        /// Where how much is missing.
+        /// On which device how many bytes are missing.
         detail: String,
     },
     /// This node or its user may not do that.
     #[error("{message}")]
     Forbidden {
-        /// Why not.
+        /// Why it is refused.
         message: String,
     },
     /// Not now: no coordinator, shutting down.
-    #[error("not available at the moment: {reason}")]
+    #[error("not available at the moment: {reason}; try again in {retry_after_s} s")]
     Unavailable {
-        /// Why.
+        /// Why it is not available.
         reason: String,
-        /// When to try again.
+        /// Seconds after which to try again.
         retry_after_s: u32,
     },
     /// The node had no answer in time; what was asked may be done yet.

@@ -34,7 +34,7 @@ pub struct FitsView {
     pub machines: u32,
     /// Memory that they have free for models.
     pub memory_free_bytes: u64,
-    /// The models.
+    /// The models, best fit first.
     pub models: Vec<FitView>,
 }
 
@@ -52,16 +52,16 @@ pub enum FitVerdict {
     NotSupported,
 }
 
-/// One model.
+/// One model, and whether it fits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FitView {
-    /// In the catalogue, or the reference.
+    /// The model's name in the catalogue, or the reference.
     pub name: String,
-    /// For people.
+    /// The model's name, to be displayed.
     pub title: String,
-    /// What `exo pull` and `exo run` take.
+    /// The reference that `exo pull` and `exo run` take.
     pub reference: String,
-    /// What it is good for.
+    /// What the model is good for.
     pub good_for: String,
     /// The licence; empty for a model that is known, whose own entry has it.
     pub licence: String,
@@ -71,9 +71,9 @@ pub struct FitView {
     pub parameters: u64,
     /// Longest context that it was made for, in tokens.
     pub context_tokens_max: u32,
-    /// Whether it fits.
+    /// Whether the model fits.
     pub verdict: FitVerdict,
-    /// The same in a sentence.
+    /// The verdict in a sentence.
     pub summary: String,
     /// The best of it that fits.
     pub best: Option<FitPlanView>,
@@ -86,11 +86,11 @@ pub struct FitView {
 /// The best of a model that fits.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FitPlanView {
-    /// Its type of weights.
+    /// Type of the weights.
     pub quantisation: String,
     /// Bytes to fetch: 0 for a model that the cluster has.
     pub download_bytes: u64,
-    /// How fast it is expected to be.
+    /// How fast the model is expected to be.
     pub predicted: PredictionView,
     /// Longest context that fits, in tokens, up to what the model was made for.
     pub context_tokens_max: u32,
@@ -101,7 +101,7 @@ pub struct FitPlanView {
 /// A type of weights.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FitSizeView {
-    /// Its name.
+    /// Name of the smaller quantisation.
     pub quantisation: String,
     /// Bytes of the weights.
     pub bytes: u64,

@@ -35,7 +35,7 @@ pub enum Prompt {
 /// `system`. Its JSON is what chat templates read.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ChatMessage {
-    /// Who speaks.
+    /// Role of the speaker.
     pub role: String,
     /// What is said: text parts are joined already.
     pub content: String,
@@ -61,14 +61,14 @@ pub struct ToolCall {
     /// Always `function`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// What was called.
+    /// Name and arguments of the call.
     pub function: CalledFunction,
 }
 
 /// A tool's name and arguments.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CalledFunction {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// A JSON object as text, as it was written: in its order, its numbers as they are spelled.
     pub arguments: String,
@@ -116,7 +116,7 @@ pub enum Reasoning {
     /// In a dialect whose clients ask for thoughts if they want any, nothing: none where the model can be
     /// told so, else what it does by itself.
     Unasked,
-    /// None.
+    /// No thinking at all.
     Off,
     /// Thoughts, also of a model that has none unless it is told to.
     On {
@@ -125,7 +125,7 @@ pub enum Reasoning {
     },
     /// So much, in the API's words.
     Effort {
-        /// `low`, `medium`, …
+        /// The effort: `low`, `medium`, …
         word: String,
         /// Most tokens of a thought, at least 1, where they are bounded, too.
         tokens_max: Option<u32>,
@@ -173,10 +173,10 @@ impl Reasoning {
 /// What an answer must be. It is kept to token by token, so an answer that is complete is one of these.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub enum AnswerFormat {
-    /// Any text.
+    /// Any text is allowed.
     #[default]
     Text,
-    /// Any JSON object.
+    /// Any JSON object is allowed.
     JsonObject,
     /// A JSON value of this schema, which nobody has looked at yet.
     JsonSchema(serde_json::Value),
@@ -249,7 +249,7 @@ pub struct GenerateRequest {
     pub truncates: bool,
     /// For a copy of it on another node.
     pub resumable: Option<Resumable>,
-    /// On whose behalf.
+    /// User on whose behalf the request runs.
     pub principal: Principal,
     /// How long the request may wait for placing, loading and a free slot, before
     /// [`GenerateError::Unavailable`].
@@ -291,7 +291,7 @@ pub enum GenerateEvent {
     Finished {
         /// Which choice, from 0.
         index: u16,
-        /// Why it ended.
+        /// Why the choice ended.
         reason: FinishReason,
         /// The stop string that ended it.
         stop: Option<String>,
@@ -359,11 +359,11 @@ pub struct CallDelta {
 pub struct TokenPiece {
     /// Whether it is a part of the text: control tokens are not.
     pub is_text: bool,
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// Its text; incomplete characters appear as U+FFFD.
+    /// Text of the token; incomplete characters appear as U+FFFD.
     pub text: String,
-    /// Its bytes, exact.
+    /// Bytes of the token, exact.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability; `None` of a prompt's first token, in front of which nothing
     /// stands.
@@ -375,11 +375,11 @@ pub struct TokenPiece {
 /// A token that could have been chosen.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TopToken {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// Its text; incomplete characters appear as U+FFFD.
+    /// Text of the token; incomplete characters appear as U+FFFD.
     pub text: String,
-    /// Its bytes, exact.
+    /// Bytes of the token, exact.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability.
     pub logprob: f32,
@@ -443,24 +443,24 @@ pub struct Timings {
 pub struct StepTimesView {
     /// What each stage computed, in order.
     pub stages: Vec<StageTimeView>,
-    /// Links, and waiting for other steps, until the first token.
+    /// Milliseconds on links and waiting for other steps, until the first token.
     pub between_prompt_ms: f64,
-    /// The same behind it.
+    /// Milliseconds on links and waiting for other steps, after the first token.
     pub between_answer_ms: f64,
 }
 
 /// What one stage computed of a request.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StageTimeView {
-    /// Id of its node, where the reader may see the cluster.
+    /// Id of the stage's node, where the reader may see the cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Its device there.
+    /// Device of the stage on that node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Until the first token.
+    /// Milliseconds of computing until the first token.
     pub prompt_ms: f64,
-    /// Behind it.
+    /// Milliseconds of computing after the first token.
     pub answer_ms: f64,
 }
 
@@ -492,9 +492,9 @@ impl StepTimesView {
 /// The end of a request.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Summary {
-    /// Tokens.
+    /// Tokens that the request took.
     pub usage: Usage,
-    /// Times.
+    /// How long each part of the request took.
     pub timings: Timings,
     /// Where the time of its steps went, where that is known.
     pub times: Option<StepTimesView>,
@@ -531,7 +531,7 @@ pub struct Resumed {
 /// A part of a request, whatever its dialect calls it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestPart {
-    /// The model's name.
+    /// The name of the model.
     Model,
     /// The conversation or the text.
     Prompt,
@@ -547,15 +547,15 @@ pub enum RequestPart {
     Regex,
     /// The grammar of the answer.
     Lark,
-    /// All tools.
+    /// The request's tools as a whole.
     Tools,
     /// The arguments' schema of one tool.
     ToolSchema(usize),
-    /// Whether to think.
+    /// Whether the model is to think.
     Thinking,
-    /// How much to think.
+    /// How much the model is to think.
     Effort,
-    /// Log-probabilities.
+    /// Log-probabilities of the tokens.
     Logprobs,
     /// What is added to the scores of tokens.
     LogitBias,
@@ -580,21 +580,21 @@ pub enum GenerateError {
     /// The cluster's memory is too small.
     #[error("`{model}` needs {}, {} are free: {detail}", size_up(*needed_bytes), size(*free_bytes))]
     DoesNotFit {
-        /// The model.
+        /// Name of the model.
         model: String,
         /// Bytes needed in all.
         needed_bytes: u64,
         /// Bytes free in all.
         free_bytes: u64,
-        /// Where how much is missing.
+        /// On which device how many bytes are missing.
         detail: String,
     },
     /// The model's files cannot be used.
-    #[error("`{model}` could not be loaded: {reason}")]
+    #[error("`{model}` could not be loaded: {reason}; `exo doctor` says what does not work here")]
     LoadFailed {
-        /// The model.
+        /// Name of the model.
         model: String,
-        /// What is wrong with it.
+        /// What is wrong with the model.
         reason: String,
     },
     /// No room for the prompt and one token of answer.
@@ -621,7 +621,7 @@ pub enum GenerateError {
         context_tokens: u64,
     },
     /// The chat template refused, looped or produced too much.
-    #[error("the model's chat template failed on these messages: {message}")]
+    #[error("the model's chat template failed on these messages: {message}; `/v1/completions` uses no template")]
     TemplateFailed {
         /// What the template engine said.
         message: String,
@@ -629,7 +629,7 @@ pub enum GenerateError {
     /// A part of the request does not go with this model.
     #[error("{message}")]
     Invalid {
-        /// The part.
+        /// The part of the request.
         part: RequestPart,
         /// What is wrong and what is allowed.
         message: String,
@@ -640,19 +640,19 @@ pub enum GenerateError {
          ask for fewer at once, or place the model with more slots"
     )]
     QueueFull {
-        /// The model.
+        /// Name of the model.
         model: String,
         /// Answers (choices of requests) waiting.
         waiting: u32,
-        /// When to try again.
+        /// Seconds after which to try again.
         retry_after_s: u32,
     },
     /// Not now: still loading after the longest wait, no coordinator, shutting down.
-    #[error("not available at the moment: {reason}")]
+    #[error("not available at the moment: {reason}; try again in {retry_after_s} s")]
     Unavailable {
-        /// Why.
+        /// Why it is not available.
         reason: String,
-        /// When to try again.
+        /// Seconds after which to try again.
         retry_after_s: u32,
     },
     /// The client takes the answer more slowly than it comes, by more than is kept for it.
@@ -664,23 +664,23 @@ pub enum GenerateError {
     /// It ran and broke.
     #[error("{message}")]
     Failed {
-        /// The stable kind.
+        /// The kind of failure; stable, for programs.
         kind: FailureKind,
         /// What happened, to be displayed.
         message: String,
     },
     /// Nothing came within the time allowed.
-    #[error("no result within {waited_ms} ms: {reason}")]
+    #[error("no result within {waited_ms} ms: {reason}; `exo status` shows what holds the model up")]
     Deadline {
-        /// How long was waited.
+        /// How long the request waited, in milliseconds.
         waited_ms: u64,
-        /// For what.
+        /// What the request waited for.
         reason: String,
     },
     /// A bug of ours; the node goes on.
-    #[error("internal error: {message}")]
+    #[error("internal error: {message}; `exo logs` shows what led to it")]
     Internal {
-        /// What is known.
+        /// What is known of the bug.
         message: String,
     },
 }

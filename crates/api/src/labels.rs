@@ -63,7 +63,7 @@ labels! {
         Length = "length",
         /// The answer calls tools.
         ToolCalls = "tool_calls",
-        /// Its client left.
+        /// The request's client left.
         Cancelled = "cancelled",
         /// No model of that name.
         ModelUnknown = "model_unknown",
@@ -75,17 +75,17 @@ labels! {
         PromptTooLong = "prompt_too_long",
         /// A part of it does not go with the model.
         Invalid = "invalid",
-        /// Too many waited.
+        /// Too many requests waited.
         QueueFull = "queue_full",
-        /// Not at that time.
+        /// The model was not available then.
         Unavailable = "unavailable",
-        /// Its client read too slowly.
+        /// The request's client read too slowly.
         SlowReader = "slow_reader",
         /// Nothing came in time.
         Deadline = "deadline",
-        /// It ran and broke.
+        /// The request ran and broke.
         Failed = "failed",
-        /// A bug.
+        /// A bug of exo.
         Internal = "internal",
     }
 }

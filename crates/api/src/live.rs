@@ -24,7 +24,7 @@ use crate::view::{
 pub struct SnapshotEvent {
     /// When, in milliseconds since 1970 by the clock of the node that answers.
     pub at_unix_ms: u64,
-    /// The cluster.
+    /// The whole cluster, as of now.
     pub cluster: ClusterView,
 }
 
@@ -33,14 +33,14 @@ pub struct SnapshotEvent {
 pub struct DeltaEvent {
     /// When, in milliseconds since 1970 by the clock of the node that answers.
     pub at_unix_ms: u64,
-    /// To be applied in their order.
+    /// The changes, to be applied in their order.
     pub changes: Vec<Change>,
 }
 
 /// The last event of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EndEvent {
-    /// Why it ends.
+    /// Why the stream ends.
     pub reason: EndReason,
 }
 
@@ -50,7 +50,7 @@ pub struct EndEvent {
 pub enum EndReason {
     /// The session that it was asked for with has ended.
     SignedOut,
-    /// The node ends.
+    /// The node that answers ends.
     Stopping,
     /// The reader is further behind than the node remembers.
     Slow,
@@ -60,11 +60,11 @@ pub enum EndReason {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum LiveEvent {
-    /// `snapshot`
+    /// Event `snapshot`: the whole cluster.
     Snapshot(Box<SnapshotEvent>),
-    /// `delta`
+    /// Event `delta`: what changed.
     Delta(DeltaEvent),
-    /// `end`
+    /// Event `end`: the stream ends.
     End(EndEvent),
 }
 
@@ -74,11 +74,11 @@ pub enum LiveEvent {
 pub enum Change {
     /// What the cluster has once.
     Header {
-        /// The cluster's id.
+        /// Id of the cluster.
         cluster: Option<String>,
         /// The node that answers.
         self_node: String,
-        /// Who leads.
+        /// The coordinator and its epoch.
         epoch: Option<EpochView>,
         /// A coordinator that the node that answers does not hear, while a member follows one.
         #[serde(default)]
@@ -93,67 +93,67 @@ pub enum Change {
     },
     /// A node came or changed.
     Node {
-        /// All of it.
+        /// All facts of the node.
         node: Box<NodeView>,
     },
     /// A node is no member any more.
     NodeGone {
-        /// Its id.
+        /// Id of the node.
         id: String,
     },
     /// Memory and sensors of a node's devices.
     Gauges {
-        /// The node's id.
+        /// Id of the node.
         node: String,
         /// Resident memory of its process.
         process_bytes: Option<u64>,
-        /// Of each device.
+        /// Gauges of each of its devices.
         devices: Vec<DeviceGauges>,
     },
     /// A link came, or was measured anew.
     Link {
-        /// All of it.
+        /// All facts of the link.
         link: Box<LinkView>,
     },
     /// A link is gone.
     LinkGone {
         /// The node that measured.
         from: String,
-        /// The other end.
+        /// Id of the node at the other end.
         to: String,
     },
     /// An instance came or changed.
     Instance {
-        /// All of it.
+        /// All facts of the instance.
         instance: Box<InstanceView>,
     },
     /// An instance is gone.
     InstanceGone {
-        /// Its id.
+        /// Id of the instance.
         id: String,
     },
     /// What an instance has to do, and how fast it does it.
     Load(Box<InstanceLoad>),
     /// Who asks to join.
     JoinRequests {
-        /// All of them.
+        /// All requests to join.
         join_requests: Vec<JoinRequestView>,
     },
     /// An alert began, changed or is over.
     Alert {
-        /// All of it.
+        /// All facts of the alert.
         alert: Box<AlertView>,
     },
     /// An alert that was over is not shown any more.
     AlertGone {
-        /// Its id.
+        /// Id of the alert.
         id: String,
-        /// When it began: one of the same id may last.
+        /// When the alert began, in seconds since 1970: another of the same id may last.
         since_unix_s: u64,
     },
     /// What went wrong on the node that answers.
     Warnings {
-        /// The last few.
+        /// The last few warnings.
         warnings: Vec<WarningView>,
     },
 }
@@ -161,28 +161,28 @@ pub enum Change {
 /// What wavers at one device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeviceGauges {
-    /// Its name within the node.
+    /// The device's name within its node.
     pub device: String,
     /// Memory that is free for models.
     pub memory_free_bytes: u64,
-    /// Its sensors.
+    /// What the device's sensors show.
     pub sensors: SensorsView,
 }
 
 /// What wavers at one instance.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct InstanceLoad {
-    /// The instance's id.
+    /// Id of the instance.
     pub id: String,
-    /// Requests at it.
+    /// Requests that the instance runs and queues.
     pub load: Option<LoadView>,
-    /// What the last steps reached.
+    /// Tokens per second that the last steps reached.
     pub measured_tokens_per_s: Option<f64>,
-    /// What the last answer took that ran alone.
+    /// Measured times of the last answer that ran alone.
     pub measured_alone: Option<MeasuredAnswerView>,
-    /// What the model of cost expects of one stream.
+    /// Tokens per second that the model of cost expects of one stream.
     pub predicted_tokens_per_s: Option<f64>,
-    /// The same with its range.
+    /// The prediction with its range.
     pub predicted: Option<PredictionView>,
     /// Share of a token's time at each stage.
     pub time_shares: Vec<Option<f64>>,

@@ -12,15 +12,15 @@ pub const LOG_RAISED_S: u64 = 600;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogLevel {
-    /// Per message.
+    /// Written for each message.
     Trace,
-    /// Per request.
+    /// Written for each request.
     Debug,
     /// Life of the node.
     Info,
     /// Worse than it could be.
     Warn,
-    /// Somebody must act.
+    /// Something failed and somebody must act.
     Error,
 }
 
@@ -43,24 +43,24 @@ impl LogLevel {
 pub struct LogQuery {
     /// Of this node, by id in full or by name; left out, of all that are reached.
     pub node: Option<String>,
-    /// Of this level and above; left out, all.
+    /// Only lines of this level and above; left out, all.
     pub level: Option<LogLevel>,
-    /// Of targets that begin so.
+    /// Only lines whose target begins with this.
     pub target: Option<String>,
-    /// Of the request with this id.
+    /// Only lines about the request with this id.
     pub request: Option<String>,
-    /// Behind an earlier answer's `next`.
+    /// Only lines after those of an earlier answer, which named this as `next`.
     pub after: Option<String>,
-    /// So many, the last ones; left out 200.
+    /// Most lines, the last ones; left out 200.
     pub limit: Option<u32>,
 }
 
 /// Log lines of one or more nodes.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LogsView {
-    /// In the order of their times, by each node's own clock.
+    /// The lines in the order of their times, by each node's own clock.
     pub lines: Vec<LogLineView>,
-    /// To ask for what follows.
+    /// Value of `after` that asks for what follows.
     pub next: String,
     /// Nodes that did not answer.
     pub silent: Vec<SilentNodeView>,
@@ -69,32 +69,32 @@ pub struct LogsView {
 /// A node that did not answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SilentNodeView {
-    /// Node id.
+    /// Id of the node that did not answer.
     pub node: String,
-    /// Its name.
+    /// Name of the node that did not answer.
     pub name: String,
-    /// Why.
+    /// Why its lines are missing.
     pub reason: String,
 }
 
 /// A line of a node's log. Never a prompt or an answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LogLineView {
-    /// Node id.
+    /// Id of the node that wrote the line.
     pub node: String,
-    /// The node's name.
+    /// Name of the node that wrote the line.
     pub name: String,
-    /// Its number on that node, growing.
+    /// Number of the line on that node, growing.
     pub number: u64,
     /// When, in milliseconds since 1970 by the node's clock.
     pub at_unix_ms: u64,
-    /// How much it matters.
+    /// How much the line matters.
     pub level: LogLevel,
-    /// Which part of the program says it.
+    /// Part of the program that wrote the line.
     pub target: String,
     /// The request that it is about, where it names one.
     pub request: Option<String>,
-    /// What it says, on one line.
+    /// Text of the line.
     pub text: String,
 }
 

@@ -11,7 +11,7 @@ use crate::{KvType, LayersView};
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanQuery {
-    /// Name or id.
+    /// The model's name or id.
     pub model: String,
     /// Longest sequence, prompt and answer.
     #[serde(default)]
@@ -52,17 +52,17 @@ pub struct PlanQuery {
 /// A plan: what every device would get, and why.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanView {
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// Longest sequence.
+    /// Tokens of the longest sequence.
     pub context_tokens: u32,
     /// Sequences that may run at once.
     pub slots: u32,
     /// Tokens whose keys and values are held.
     pub cache_tokens: u32,
-    /// First stage first.
+    /// Stages of the plan, first stage first.
     pub stages: Vec<PlanStageView>,
-    /// How fast it is expected to be.
+    /// How fast the placement is expected to be.
     pub predicted: PredictionView,
     /// What the objective counts, in milliseconds: one request, or a token for every stream.
     pub objective_ms: f64,
@@ -70,7 +70,7 @@ pub struct PlanView {
     pub lower_bound_ms: f64,
     /// How much better another plan may be at most, in per cent of this one.
     pub gap_percent: f64,
-    /// The same in words.
+    /// The verdict in words.
     #[serde(default)]
     pub verdict: String,
     /// A plan that is faster once it serves, and was not taken for what it fetches first; `null` where there
@@ -89,11 +89,11 @@ pub struct PlanView {
 /// What speaks for a plan that was not taken, and what against it.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FasterPlanView {
-    /// What the objective counts for it, in milliseconds.
+    /// Milliseconds that the objective counts for this plan.
     pub objective_ms: f64,
     /// Bytes of the file that nodes without it would fetch first, at least.
     pub fetch_bytes: u64,
-    /// How long that would take at least, in milliseconds.
+    /// Milliseconds that fetching takes at least.
     pub fetch_ms: f64,
     /// Whether a link that it goes over is not measured yet: then that time is a guess.
     #[serde(default)]
@@ -105,54 +105,54 @@ pub struct FasterPlanView {
 pub struct PlanLinkView {
     /// The sending node's name.
     pub from: String,
-    /// The receiving node's.
+    /// Name of the receiving node.
     pub to: String,
     /// Round trip, in milliseconds.
     pub rtt_ms: FigureView,
-    /// Bytes per second.
+    /// Bytes per second over the link.
     pub bytes_per_s: FigureView,
 }
 
 /// A number and where it comes from.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FigureView {
-    /// The number.
+    /// Value that the plan counted with.
     pub value: f64,
     /// `measured`, `measured long ago`, `stated`, `derived` or `estimated`.
     pub source: String,
-    /// Of so many measurements; `null` where it is not measured.
+    /// Measurements that the value stands for; `null` where it is not measured.
     pub samples: Option<u32>,
-    /// How old the last of them is, in seconds.
+    /// Seconds since the last of them.
     pub age_s: Option<f64>,
 }
 
 /// One stage of a plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanStageView {
-    /// Its node.
+    /// Name of the stage's node.
     pub node_name: String,
-    /// Its device.
+    /// Name of the stage's device.
     pub device: String,
-    /// Its layers.
+    /// Layers of the stage.
     pub layers: LayersView,
     /// Weights, as the device holds them.
     pub weight_bytes: u64,
-    /// Keys and values.
+    /// Bytes of keys and values.
     pub kv_bytes: u64,
-    /// Everything else.
+    /// Bytes of everything else, such as rows and buffers.
     pub workspace_bytes: u64,
 }
 
 /// One device of a plan's cluster.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanDeviceView {
-    /// Node id.
+    /// Id of the device's node.
     pub node: String,
-    /// The node's name.
+    /// Name of the device's node.
     pub node_name: String,
-    /// Its device.
+    /// Name of the device.
     pub device: String,
-    /// Why it got what it got.
+    /// Why the device holds what it holds.
     pub reason: String,
     /// What the plan would cost with it if it is not used, or without it if it is; `null` where nobody looked
     /// or there is none.
@@ -189,22 +189,22 @@ pub struct ScoresView {
     pub memory: f64,
     /// Round trips to the others: 15.
     pub network: f64,
-    /// What its temperature allows: 10.
+    /// Points for what its temperature allows: 10 of 100.
     pub thermal: f64,
     /// Rates of its links: 5.
     pub bandwidth: f64,
-    /// All of them.
+    /// Sum of all these points, 100 at most.
     pub total: f64,
 }
 
 /// The whole model on one device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct AloneView {
-    /// Its node.
+    /// Name of the device's node.
     pub node_name: String,
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// How fast that is expected to be.
+    /// How fast the model is expected to be there.
     pub predicted: PredictionView,
 }
 
@@ -220,11 +220,11 @@ pub struct ReplanRequest {
 /// Whether an instance should be elsewhere: what that gains, and what it costs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReplanView {
-    /// The instance.
+    /// Id of the instance.
     pub instance: String,
-    /// What comes of it.
+    /// What was decided.
     pub decision: ReplanDecision,
-    /// Why.
+    /// Why it was decided so.
     pub reason: String,
     /// What its objective counts where it is, in milliseconds: one request, or a token for every stream.
     pub now_ms: f64,
@@ -234,7 +234,7 @@ pub struct ReplanView {
     pub load_bytes: u64,
     /// Of these, bytes that are fetched from another node.
     pub fetch_bytes: u64,
-    /// How long that takes at least, in milliseconds.
+    /// Milliseconds that fetching takes at least.
     pub fetch_ms: f64,
     /// Where the best plan has its stages, first stage first.
     pub stages: Vec<ReplanStageView>,
@@ -244,9 +244,9 @@ pub struct ReplanView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplanDecision {
-    /// It stays where it is.
+    /// The instance stays where it is.
     Keep,
-    /// It would be moved, and was not because nothing should be.
+    /// The instance would be moved, and was not because only the answer was asked for.
     WouldMove,
     /// It serves on where it is until the other place is loaded.
     Move,
@@ -255,10 +255,10 @@ pub enum ReplanDecision {
 /// One stage of the best plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReplanStageView {
-    /// Its node's name.
+    /// Name of the stage's node.
     pub node_name: String,
-    /// Its device.
+    /// Name of the stage's device.
     pub device: String,
-    /// Its layers.
+    /// Layers of the stage.
     pub layers: LayersView,
 }

@@ -26,13 +26,13 @@ const SOURCE_BYTES_MAX: usize = 1 << 20;
 /// What the server adds to a request.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestContext {
-    /// Drawn at random.
+    /// Id of the request, drawn at random.
     pub request: RequestId,
-    /// On whose behalf.
+    /// User on whose behalf the request runs.
     pub principal: Principal,
     /// Used when the request has no `seed`.
     pub seed: u64,
-    /// How long it may wait.
+    /// How long the request may wait.
     pub queue_wait_max: Duration,
     /// Whether tools that run at their vendor are left out. They are refused otherwise.
     pub leaves_out_hosted_tools: bool,

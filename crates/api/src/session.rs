@@ -7,9 +7,9 @@ use utoipa::ToSchema;
 /// server and no log sees it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CodeView {
-    /// Whoever has it gets in.
+    /// Code that lets its bearer in.
     pub code: String,
-    /// For so long, and once.
+    /// Seconds for which the code is good, and once.
     pub expires_in_s: u64,
 }
 
@@ -17,7 +17,7 @@ pub struct CodeView {
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SessionRequest {
-    /// What `exo open` gave out.
+    /// The code that `exo open` gave out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// What the file `api-secret` of the data folder holds.
@@ -36,9 +36,9 @@ pub struct SessionView {
     pub access: SessionAccess,
     /// The node that answers.
     pub node: String,
-    /// What it is called.
+    /// Name of the node that answers.
     pub name: String,
-    /// Its version.
+    /// Version of exo on that node.
     pub version: String,
     /// A session ends when nothing was asked in it for so long; `null` for keys, which do not end.
     pub idle_max_s: Option<u64>,
@@ -52,10 +52,10 @@ pub struct SessionView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionAccess {
-    /// Everything.
+    /// Everything, administration included.
     Owner,
     /// Answers of models, and the state of the cluster to look at.
     Viewer,
-    /// Answers of models.
+    /// Answers of models and nothing else.
     Chat,
 }

@@ -12,13 +12,13 @@ use crate::generate::{Resumed, StepTimesView, Summary, Timings, TokenPiece, TopT
 pub struct ExoSummary {
     /// The request's id, as in the logs.
     pub request: String,
-    /// The model's id.
+    /// Id of the model that answered.
     pub model_id: String,
     /// Kernel families, first stage first.
     pub kernels: Vec<String>,
     /// Stages of the pipeline.
     pub stages: u32,
-    /// Measured times.
+    /// How long each part of the request took.
     pub timings: Timings,
     /// Where the time of its steps went, stage by stage; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,11 +63,11 @@ impl ExoSummary {
 /// The probability of one token.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TokenLogprob {
-    /// Its text.
+    /// Text of the token.
     pub token: String,
     /// Natural logarithm; -9999 for nearly impossible.
     pub logprob: f32,
-    /// Its bytes.
+    /// Bytes of the token.
     pub bytes: Vec<u8>,
     /// The likeliest tokens at its place.
     pub top_logprobs: Vec<TopLogprob>,
@@ -76,11 +76,11 @@ pub struct TokenLogprob {
 /// The probability of a token that could have been chosen.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TopLogprob {
-    /// Its text.
+    /// Text of the token.
     pub token: String,
     /// Natural logarithm; -9999 for nearly impossible.
     pub logprob: f32,
-    /// Its bytes.
+    /// Bytes of the token.
     pub bytes: Vec<u8>,
 }
 

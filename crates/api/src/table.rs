@@ -35,14 +35,14 @@ pub enum Treatment {
 
 use Treatment::{Hint, Honoured, Refused};
 
-/// One field.
+/// One field of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Field {
-    /// As a path: `messages[].content`.
+    /// The field's path: `messages[].content`.
     pub path: &'static str,
-    /// What becomes of it.
+    /// What becomes of the field.
     pub treatment: Treatment,
-    /// What there is to say about it.
+    /// What there is to say about the field.
     pub note: &'static str,
 }
 
@@ -53,7 +53,7 @@ const fn field(path: &'static str, treatment: Treatment, note: &'static str) -> 
 /// Fields of one endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// Method and path.
+    /// Method and path of the endpoint.
     pub endpoint: &'static str,
     /// Those of this endpoint, and those that it shares.
     pub fields: [&'static [Field]; 2],
@@ -66,7 +66,7 @@ impl Table {
     }
 }
 
-/// All of them.
+/// The tables of all endpoints.
 pub const TABLES: [Table; 14] = [
     CHAT,
     COMPLETION,

@@ -37,13 +37,13 @@ pub struct TelemetryView {
 /// Measurements of one node.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NodeTelemetryView {
-    /// Node id.
+    /// Id of the node.
     pub node: String,
-    /// Its name.
+    /// Name of the node.
     pub name: String,
     /// Whether it is there.
     pub status: NodeStatus,
-    /// How old its data is, in seconds; `null` if none has come.
+    /// Seconds since its last data came; `null` if none has come.
     pub age_s: Option<f64>,
     /// Program version; empty when not known.
     pub version: String,
@@ -57,7 +57,7 @@ pub struct NodeTelemetryView {
     pub process_bytes: Option<u64>,
     /// Memory of the machine, as far as the process may use it.
     pub memory_total_bytes: Option<u64>,
-    /// Of that, free or freeable.
+    /// Bytes of its memory that are free or can be freed.
     pub memory_available_bytes: Option<u64>,
     /// Free on the disk of its data folder.
     pub disk_free_bytes: Option<u64>,
@@ -73,9 +73,9 @@ pub struct NodeTelemetryView {
     pub transferred_bytes: u64,
     /// Members to which it has no link for data, and has had none for a moment.
     pub unreached: Vec<String>,
-    /// Its devices.
+    /// Measurements of its devices.
     pub devices: Vec<DeviceTelemetryView>,
-    /// Its links.
+    /// Measurements of its links.
     pub links: Vec<LinkTelemetryView>,
     /// Shards that it holds.
     pub stages: Vec<StageTelemetryView>,
@@ -88,17 +88,17 @@ pub struct NodeTelemetryView {
 /// Measurements of one device.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeviceTelemetryView {
-    /// Its name within the node.
+    /// The device's name within the node.
     pub device: String,
-    /// Its sensors.
+    /// What the device's sensors show.
     pub sensors: SensorsView,
-    /// At which temperature it slows itself down, in degrees Celsius.
+    /// Temperature at which the device slows itself down, in degrees Celsius.
     pub limit_c: Option<f32>,
     /// Whether it is slowed down for heat or power.
     pub throttled: Option<bool>,
-    /// What its memory holds.
+    /// What the device's memory holds.
     pub memory: MemoryView,
-    /// What it does not tell.
+    /// What the device does not tell.
     pub missing: Vec<MissingView>,
 }
 
@@ -107,22 +107,22 @@ pub struct DeviceTelemetryView {
 pub struct MissingView {
     /// What is missing: `temperature_c`.
     pub what: String,
-    /// Why.
+    /// Why it is missing.
     pub reason: String,
 }
 
 /// What a device's memory holds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MemoryView {
-    /// What models may take in all.
+    /// Bytes that models may take in all.
     pub total_bytes: u64,
-    /// Of that, free.
+    /// Bytes of the total that are free.
     pub free_bytes: u64,
-    /// Weights of shards.
+    /// Bytes of the shards' weights.
     pub weights_bytes: u64,
-    /// Keys and values.
+    /// Bytes of keys and values.
     pub kv_bytes: u64,
-    /// What else shards hold: rows, buffers.
+    /// Bytes of what else shards hold: rows, buffers.
     pub workspace_bytes: u64,
     /// The rest: other programs, the system.
     pub others_bytes: u64,
@@ -131,7 +131,7 @@ pub struct MemoryView {
 /// Measurements of one link, by the node at its end.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LinkTelemetryView {
-    /// The other end.
+    /// Id of the node at the other end.
     pub peer: String,
     /// The other end's name.
     pub peer_name: String,
@@ -139,11 +139,11 @@ pub struct LinkTelemetryView {
     pub rtt_ms: f64,
     /// Mean difference between one round trip and the next.
     pub jitter_ms: f64,
-    /// How fast bytes come from the other end, as last measured.
+    /// Bytes per second that came from the other end, as last measured.
     pub received_bytes_per_s: Option<f64>,
     /// Bytes of frames sent to it since the process began; `null` where that is not counted.
     pub sent_bytes: Option<u64>,
-    /// The same of frames received.
+    /// Bytes of frames received in all.
     pub received_bytes: Option<u64>,
     /// Packets sent and lost on the way; `null` for a link over TCP, whose system repairs losses unseen.
     pub lost_packets: Option<u64>,
@@ -152,15 +152,15 @@ pub struct LinkTelemetryView {
 /// Measurements of one shard.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StageTelemetryView {
-    /// The instance.
+    /// Id of the instance.
     pub instance: String,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// Which stage, from 0.
+    /// Number of the stage, from 0.
     pub stage: u32,
     /// The device that holds it.
     pub device: String,
-    /// Layers held.
+    /// Layers that the stage holds.
     pub layers: LayersView,
     /// Seconds that it has computed since it was loaded.
     pub busy_s: f64,
@@ -171,9 +171,9 @@ pub struct StageTelemetryView {
 /// Measurements of one instance, by the node of its first stage.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct InstanceTelemetryView {
-    /// The instance.
+    /// Id of the instance.
     pub instance: String,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
     /// Requests at it, and how it keeps up with them.
     pub load: LoadView,
@@ -186,21 +186,21 @@ pub struct InstanceTelemetryView {
 pub struct ModelRequestsView {
     /// The model's name; empty where the request named none that is known.
     pub model: String,
-    /// How many ended, by endpoint and reason.
+    /// How many requests ended, by endpoint and reason.
     pub ended: Vec<EndedView>,
-    /// Tokens of prompts.
+    /// Tokens of all prompts.
     pub prompt_tokens: u64,
-    /// Of those, tokens whose keys and values were kept.
+    /// Prompt tokens whose keys and values were kept from before.
     pub cached_tokens: u64,
-    /// Tokens of answers.
+    /// Tokens of all answers.
     pub completion_tokens: u64,
-    /// From arrival to the first token.
+    /// Seconds from arrival to the first token.
     pub first_token: HistogramView,
     /// Time per token behind the first.
     pub token: HistogramView,
-    /// From arrival to the end.
+    /// Seconds from arrival to the end.
     pub duration: HistogramView,
-    /// From arrival to the first prompt token at work.
+    /// Seconds from arrival to the first prompt token at work.
     pub queue: HistogramView,
     /// From the first prompt token at work to the first token of the answer.
     pub prefill: HistogramView,
@@ -209,11 +209,11 @@ pub struct ModelRequestsView {
 /// A number of requests that ended alike.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct EndedView {
-    /// `chat`, `messages`.
+    /// The endpoint: `chat`, `messages`.
     pub endpoint: String,
-    /// `stop`, `cancelled`, `queue_full`.
+    /// How they ended: `stop`, `cancelled`, `queue_full`.
     pub reason: String,
-    /// How many.
+    /// Number of requests that ended so.
     pub count: u64,
 }
 
@@ -221,7 +221,7 @@ pub struct EndedView {
 /// where nothing was counted.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct HistogramView {
-    /// How many fell between one bound and the next.
+    /// How many values fell between one bound and the next.
     pub counts: Vec<u64>,
     /// Sum of all, in seconds.
     pub sum_s: f64,
@@ -237,16 +237,16 @@ impl HistogramView {
 /// One entry of Prometheus' HTTP service discovery.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ScrapeTargets {
-    /// `host:port`.
+    /// Addresses of one node, `host:port`.
     pub targets: Vec<String>,
-    /// What Prometheus is told of it.
+    /// Labels that Prometheus attaches to its series.
     pub labels: std::collections::BTreeMap<String, String>,
 }
 
 /// Measurements of one thing over the last hour.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SeriesView {
-    /// What they are of: `NODE/DEVICE`, an instance, a node.
+    /// What the series are of: `NODE/DEVICE`, an instance, a node.
     pub subject: String,
     /// Seconds between one point and the next.
     pub step_s: u32,
@@ -256,7 +256,7 @@ pub struct SeriesView {
     pub series: Vec<SeriesPoints>,
 }
 
-/// One series.
+/// Points of one series.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SeriesPoints {
     /// What was measured, with its unit: `temperature_c`.
@@ -271,7 +271,7 @@ pub struct SeriesPoints {
 pub struct SeriesQuery {
     /// `NODE/DEVICE`, the node by its id in full.
     pub device: Option<String>,
-    /// An instance.
+    /// Id of the instance whose series are asked for.
     pub instance: Option<String>,
     /// A node, by its id in full.
     pub node: Option<String>,

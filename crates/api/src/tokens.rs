@@ -22,7 +22,7 @@ pub struct TokensRequest {
 pub enum TokensQuestion {
     /// The tokens of a text.
     Encode {
-        /// The text.
+        /// The text to tokenise.
         text: String,
         /// Whether the model's own start and end tokens stand around it.
         add_special: bool,
@@ -42,9 +42,9 @@ pub enum TokensQuestion {
 /// A conversation for the model's template.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ChatPrompt {
-    /// At least one.
+    /// The conversation, at least one message.
     pub messages: Vec<ChatMessage>,
-    /// What the answer may call.
+    /// The tools that the answer may call.
     pub tools: Option<Tools>,
     /// What is asked for of the model's thinking.
     pub reasoning: Reasoning,
@@ -55,24 +55,24 @@ pub struct ChatPrompt {
 /// The answer; what was not asked for is empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TokensAnswer {
-    /// The tokens.
+    /// Ids of the tokens.
     pub tokens: Vec<u32>,
     /// The bytes of each of them.
     pub pieces: Vec<Vec<u8>>,
-    /// The text.
+    /// The text that was made.
     pub text: String,
     /// Tokens of the model's context, as it is placed or would be.
     pub context_tokens: u32,
-    /// What it has a form for.
+    /// What the model has a form for.
     pub capabilities: Capabilities,
 }
 
 /// What a model's template and vocabulary have a form for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Capabilities {
-    /// Calls of tools.
+    /// Whether it has a form for calls of tools.
     pub tools: bool,
-    /// Thoughts.
+    /// Whether it has a form for thoughts.
     pub thinking: bool,
     /// Text with a hole.
     pub infill: bool,

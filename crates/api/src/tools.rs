@@ -28,9 +28,9 @@ pub enum ToolChoice {
     Required,
     /// One of these may be, or must be.
     Of {
-        /// At least one.
+        /// Names of the tools, at least one.
         allowed: Vec<String>,
-        /// Whether it must.
+        /// Whether one of them must be called.
         is_required: bool,
     },
 }
@@ -70,7 +70,7 @@ pub fn choice_word(param: &str, word: &str) -> Result<ToolChoice, BadParam> {
         "auto" => Ok(ToolChoice::Auto),
         "required" => Ok(ToolChoice::Required),
         other => {
-            let message = format!("`{other:.40}` is no choice: none, auto, required or a tool are");
+            let message = format!("unknown choice `{other:.40}`: use none, auto, required or a tool");
             Err(BadParam::invalid(param, message))
         }
     }

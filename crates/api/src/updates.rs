@@ -24,24 +24,24 @@ pub struct UpdateQuery {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateState {
-    /// Its files are those of the commit that its reference means now.
+    /// The model's files are those of the commit that its reference means now.
     Current,
     /// Files of it have changed.
     Newer,
-    /// Its reference names this very commit: it does not move.
+    /// The model's reference names this very commit: it does not move.
     Pinned,
-    /// See `error`.
+    /// The hub could not say, see `error`.
     Failed,
 }
 
 /// What an update of a model would fetch.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct UpdateView {
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// Its id, for `update_of`.
+    /// Id of the model, for `update_of`.
     pub id: String,
-    /// What was asked for when it was fetched.
+    /// The reference that was asked for when the model was fetched.
     pub reference: String,
     /// Whether there is something newer.
     pub state: UpdateState,
@@ -49,7 +49,7 @@ pub struct UpdateView {
     pub commit: String,
     /// The commit that the reference means now, once the hub has said.
     pub newest: Option<String>,
-    /// Files that differ.
+    /// Files that differ between the two commits.
     pub files: Vec<FileChangeView>,
     /// Bytes of the newer one.
     pub total_bytes: u64,
@@ -64,7 +64,7 @@ pub struct UpdateView {
     pub layers_only: bool,
     /// The licence of the newer one, if it is another.
     pub licence: Option<String>,
-    /// Its terms that are worth knowing before.
+    /// Terms of the licence that are worth knowing before.
     pub terms: Option<String>,
     /// Models that would be deleted from this node's disk to make room; others have them.
     pub removes: Vec<String>,
@@ -72,7 +72,7 @@ pub struct UpdateView {
     pub instances: Vec<String>,
     /// Why there is no room for the newer one, or why nothing is known of it.
     pub error: Option<String>,
-    /// What would help.
+    /// What the user can do about the error.
     pub hint: Option<String>,
 }
 
@@ -80,21 +80,21 @@ pub struct UpdateView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FileChangeKind {
-    /// It is new.
+    /// The file is new.
     Added,
-    /// Its bytes are others.
+    /// The bytes of the file have changed.
     Changed,
-    /// It is gone.
+    /// The file is gone.
     Removed,
 }
 
 /// A file that differs between two commits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FileChangeView {
-    /// Its path in the repository.
+    /// The file's path in the repository.
     pub path: String,
-    /// How it differs.
+    /// How the file differs.
     pub kind: FileChangeKind,
-    /// Its length now, or before if it is gone.
+    /// The file's length in bytes, now, or before if it is gone.
     pub size: u64,
 }

@@ -20,7 +20,7 @@ pub struct ClusterView {
     pub cluster: Option<String>,
     /// The node that answers.
     pub self_node: String,
-    /// Who leads, in which epoch; `null` during an election.
+    /// The coordinator and its epoch; `null` during an election.
     pub epoch: Option<EpochView>,
     /// While a member follows a coordinator that the node that answers does not hear: who. `null` in an
     /// election that all take part in.
@@ -30,7 +30,7 @@ pub struct ClusterView {
     pub nodes: Vec<NodeView>,
     /// Measured paths between nodes.
     pub links: Vec<LinkView>,
-    /// Placed models.
+    /// Models that are placed.
     pub instances: Vec<InstanceView>,
     /// Whether strangers may join by themselves.
     pub join_window: JoinWindowView,
@@ -55,25 +55,25 @@ pub struct ClusterView {
 pub struct RequestView {
     /// The request's id, as in `x-request-id`.
     pub id: String,
-    /// Which of its choices.
+    /// Which choice of the request it is, from 0.
     pub index: u16,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
     /// Who asked: "local", the name of an API key, or the beginning of its hash where it has none.
     pub principal: String,
-    /// What it does.
+    /// What the request does now.
     pub phase: RequestPhase,
-    /// What it waits for, while it does; on one line.
+    /// What the request waits for, while it does; on one line.
     pub waits_for: Option<String>,
     /// Milliseconds that it has been interrupted, where it is.
     pub interrupted_ms: Option<u64>,
-    /// Tokens of its prompt.
+    /// Tokens of the prompt.
     pub prompt_tokens: u32,
-    /// Tokens of its answer so far.
+    /// Tokens of the answer so far.
     pub tokens: u32,
-    /// Milliseconds since it came.
+    /// Milliseconds since the request came.
     pub age_ms: u64,
-    /// How often its answer went on after an interruption.
+    /// How often the answer went on after an interruption.
     pub resumed: u32,
 }
 
@@ -83,11 +83,11 @@ pub struct RequestView {
 pub enum RequestPhase {
     /// Waits for its model, a link or its turn.
     Queued,
-    /// Its prompt is read, and after an interruption what was answered.
+    /// The prompt is read, and after an interruption what was answered.
     Prefill,
-    /// Its answer is made, token by token.
+    /// The answer is made, token by token.
     Decode,
-    /// What computed it is lost; it goes on where its tokens end.
+    /// A node or link that computed it is lost; it goes on where its tokens end.
     Interrupted,
 }
 
@@ -102,21 +102,21 @@ pub struct RecentRequestView {
     pub model: String,
     /// Who asked: "local", the name of an API key, or the beginning of its hash where it has none.
     pub principal: String,
-    /// When it came, in milliseconds since 1970.
+    /// When the request came, in milliseconds since 1970.
     pub started_unix_ms: u64,
-    /// How long it took.
+    /// Milliseconds that the request took.
     pub total_ms: u64,
     /// How it ended: `stop`, `length`, `tool_calls`, `cancelled`, `client_left`, or the code of its error.
     pub end: String,
     /// Tokens of its prompt; 0 where it ended before it was read.
     pub prompt_tokens: u64,
-    /// Of those, tokens that were kept from earlier ones.
+    /// Prompt tokens whose keys and values were kept from earlier requests.
     pub cached_tokens: u64,
     /// Tokens of its answer, over all choices.
     pub tokens: u64,
-    /// How long it waited before its prompt was read.
+    /// Milliseconds that the request waited before its prompt was read.
     pub queue_ms: Option<u64>,
-    /// How long its first token took.
+    /// Milliseconds from the request's arrival to its first token.
     pub ttft_ms: Option<u64>,
     /// Tokens per second after the first.
     pub tokens_per_s: Option<f64>,
@@ -158,9 +158,9 @@ pub struct UnheardCoordinatorView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MemberRole {
-    /// May admit and remove members.
+    /// The member may admit and remove members.
     Admin,
-    /// Works.
+    /// The member computes and answers, and changes no membership.
     Worker,
 }
 
@@ -168,15 +168,15 @@ pub enum MemberRole {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeStatus {
-    /// Its lease is fresh.
+    /// The node's lease is fresh.
     Alive,
-    /// Late; declared lost soon.
+    /// The node is late, and is declared lost soon.
     Suspected,
     /// Asleep or paused, and it said so.
     Suspended,
-    /// Gone.
+    /// The node is gone without a word.
     Lost,
-    /// Ended, and it said so.
+    /// The node ended, and said so.
     Left,
 }
 
@@ -187,18 +187,18 @@ impl NodeStatus {
     }
 }
 
-/// One node.
+/// One node of the cluster.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct NodeView {
-    /// Node id.
+    /// Id of the node.
     pub id: String,
-    /// For people.
+    /// Name of the node, to be displayed.
     pub name: String,
     /// Whether it is the node that answers.
     pub is_self: bool,
-    /// What it may do.
+    /// What the member may do.
     pub role: MemberRole,
-    /// Whether it is there.
+    /// Whether the node is there.
     pub status: NodeStatus,
     /// Since when it is gone, in seconds since 1970, as the node that answers has seen it; absent while it is
     /// there, and where it was gone before that node was started.
@@ -208,9 +208,9 @@ pub struct NodeView {
     pub version: String,
     /// Operating system and architecture; empty when not known yet.
     pub platform: String,
-    /// Its devices.
+    /// Devices of the node.
     pub devices: Vec<DeviceView>,
-    /// Where it is reached, `ip:port`.
+    /// Addresses at which the node is reached, `ip:port`.
     pub addresses: Vec<String>,
     /// Whether it runs on mains power.
     pub mains_power: Option<bool>,
@@ -241,11 +241,11 @@ pub struct CardEventView {
 /// Sensor readings; `null` where nothing tells.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct SensorsView {
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature_c: Option<f32>,
-    /// Watts drawn.
+    /// Power drawn, in watts.
     pub power_w: Option<f32>,
-    /// Of the compute units, in MHz.
+    /// Clock of the compute units, in MHz.
     pub clock_mhz: Option<f32>,
     /// Part of the time it was busy, 0 to 1.
     pub utilisation: Option<f32>,
@@ -261,18 +261,18 @@ impl From<Monitor> for SensorsView {
 /// One device of a node; see [`DeviceFacts`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct DeviceView {
-    /// Its name within the node: `cpu`.
+    /// The device's name within the node: `cpu`.
     pub id: String,
-    /// What kind it is.
+    /// Kind of the device.
     #[schema(value_type = String, example = "cpu")]
     pub kind: DeviceKind,
-    /// Marketing name.
+    /// Marketing name of the device.
     pub name: String,
     /// Backend and instruction set: `cpu/avx2`.
     pub backend: String,
     /// Memory it may hold models in.
     pub memory_total_bytes: u64,
-    /// Of that, free.
+    /// Bytes of that memory that are free.
     pub memory_free_bytes: u64,
     /// What it has that memory from, where other devices may have theirs from the same.
     #[serde(default)]
@@ -296,7 +296,7 @@ pub struct DeviceView {
     #[serde(default)]
     #[schema(value_type = Vec<String>, example = json!(["Q2_K"]))]
     pub unsupported_types: Vec<DType>,
-    /// How far it can be used.
+    /// How far the device can be used.
     #[schema(value_type = String, example = "full")]
     pub support: SupportClass,
     /// Why not fully, or what would make it better; empty when there is nothing to say.
@@ -305,18 +305,18 @@ pub struct DeviceView {
     #[serde(default = "usable")]
     #[schema(value_type = String, example = "usable")]
     pub state: DeviceState,
-    /// Why it takes none; empty when it does.
+    /// Why the device takes no stages; empty when it does.
     #[serde(default)]
     pub state_reason: String,
-    /// Its sensors.
+    /// What the device's sensors show.
     #[serde(default)]
     pub sensors: SensorsView,
 }
 
-/// See [`MemoryDomain`].
+/// Memory that several devices share; see [`MemoryDomain`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MemoryDomainView {
-    /// The same for all devices of the cluster that share it.
+    /// Id of the memory, the same for all devices of the cluster that share it.
     pub id: String,
     /// Free bytes of it, whatever a device of it is limited to.
     pub free_bytes: u64,
@@ -328,7 +328,7 @@ impl From<MemoryDomain> for MemoryDomainView {
     }
 }
 
-/// See [`TypeRates`].
+/// Measured rates of a device for one type of weights; see [`TypeRates`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct TypeRatesView {
     /// How the weights are stored: `Q4_K`.
@@ -354,7 +354,7 @@ impl From<&TypeRatesView> for TypeRates {
     }
 }
 
-/// See [`LayerRates`].
+/// Measured rates of a device for the rest of a layer; see [`LayerRates`].
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LayerRatesView {
     /// Bytes of weights per second that a prompt waits for, beside computing with them.
@@ -384,19 +384,19 @@ impl From<LayerRatesView> for LayerRates {
     }
 }
 
-/// See [`Corrections`].
+/// What a device's own steps have taught about its rates; see [`Corrections`].
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CorrectionsView {
-    /// Of reading weights, keys and values; `null` until enough was learned.
+    /// Correction of reading weights, keys and values; `null` until enough was learned.
     pub decode: Option<CorrectionView>,
-    /// Of arithmetic.
+    /// Correction of arithmetic; `null` until enough was learned.
     pub prefill: Option<CorrectionView>,
 }
 
-/// See [`Correction`].
+/// Factor of a measured rate; see [`Correction`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct CorrectionView {
-    /// In per cent of the measured rate, 50 to 200.
+    /// The corrected rate in per cent of the measured one, 50 to 200.
     pub percent: u16,
     /// Measurements that it is the median of.
     pub samples: u16,
@@ -446,19 +446,19 @@ impl From<&DeviceFacts> for DeviceView {
     }
 }
 
-/// A measured path.
+/// A measured path between two nodes.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LinkView {
     /// The node that measured.
     pub from: String,
-    /// The other end.
+    /// Id of the node at the other end.
     pub to: String,
     /// Round trip, median of the last measurements.
     pub rtt_ms: Option<f64>,
-    /// Of so many.
+    /// Number of round trips that this is the median of.
     #[serde(default)]
     pub rtt_samples: u32,
-    /// How old the last of them is, in seconds.
+    /// Seconds since the last of them was measured.
     #[serde(default)]
     pub rtt_age_s: Option<f64>,
     /// Mean difference between one round trip and the next.
@@ -466,13 +466,13 @@ pub struct LinkView {
     pub jitter_ms: Option<f64>,
     /// How fast bytes go from `from` to `to`, as `to` has received them: the last good measurement.
     pub bytes_per_s: Option<f64>,
-    /// Measurements so far.
+    /// Number of measurements of bandwidth so far.
     #[serde(default)]
     pub bandwidth_samples: u32,
-    /// How old the last one is, in seconds.
+    /// Seconds since the last measurement of bandwidth.
     #[serde(default)]
     pub bandwidth_age_s: Option<f64>,
-    /// `tcp`, `quic`.
+    /// Transport of the link: `tcp`, `quic`.
     pub transport: String,
 }
 
@@ -480,9 +480,9 @@ pub struct LinkView {
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum KvType {
-    /// 32-bit floats.
+    /// Stored as 32-bit floats.
     F32,
-    /// 16-bit floats.
+    /// Stored as 16-bit floats.
     #[default]
     F16,
     /// 8-bit integers with a scale per 32.
@@ -517,16 +517,16 @@ impl From<KvType> for KvDType {
     }
 }
 
-/// A placed model.
+/// A model that is placed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct InstanceView {
     /// Instance id, like `i1a`.
     pub id: String,
-    /// The model's id.
+    /// Id of the model.
     pub model_id: String,
-    /// The model's name.
+    /// Name of the model.
     pub model: String,
-    /// How far it is.
+    /// State of the instance.
     pub state: InstanceState,
     /// Where stages of it are to be elsewhere, because their node is drained or about to end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -555,7 +555,7 @@ pub struct InstanceView {
     pub cache_tokens: u32,
     /// How keys and values are stored.
     pub kv: KvType,
-    /// What it was placed for.
+    /// What the instance was placed for.
     #[serde(default)]
     pub objective: PlanObjective,
     /// Streams that `throughput` was computed for.
@@ -567,7 +567,7 @@ pub struct InstanceView {
     /// Nodes, or `NODE/DEVICE`, that must not.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
-    /// First stage first.
+    /// Stages of the instance, first stage first.
     pub stages: Vec<StageView>,
     /// Requests at it, and how it keeps up with them, as the node of its first stage last said; `null` before
     /// that.
@@ -583,7 +583,7 @@ pub struct InstanceView {
     /// Why each device got its part, in the answer to the request that placed it; empty elsewhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
-    /// What the last steps reached, over all streams.
+    /// Tokens per second that the last steps reached, over all streams.
     #[serde(default)]
     pub measured_tokens_per_s: Option<f64>,
     /// What the last answer that ran alone took, beside what is expected of it; `null` before the first.
@@ -597,7 +597,7 @@ pub struct InstanceView {
 pub struct MeasuredAnswerView {
     /// Tokens of its prompt, none of which was kept from earlier requests.
     pub prompt_tokens: u32,
-    /// From its first step to its first token.
+    /// Time from its first step to its first token.
     pub first_token: MeasuredTimeView,
     /// Tokens behind the first that came one a step, without guesses.
     pub answer_tokens: u32,
@@ -608,9 +608,9 @@ pub struct MeasuredAnswerView {
 /// A time as it came and as it was expected, in milliseconds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MeasuredTimeView {
-    /// As it came.
+    /// Milliseconds as measured.
     pub measured_ms: f64,
-    /// As it was expected.
+    /// Milliseconds as predicted.
     pub predicted_ms: f64,
     /// The part that explains most of the difference; `null` where that is a tenth or less.
     pub off: Option<TermOffView>,
@@ -622,13 +622,13 @@ pub struct TermOffView {
     /// The stage that computes it, first stage 0; `null` for what is left behind all stages: links, and
     /// waiting. Chunks of a prompt that overlap over stages take away from that.
     pub stage: Option<u32>,
-    /// What it took, in milliseconds.
+    /// Milliseconds that the part took.
     pub measured_ms: f64,
-    /// What was expected of it.
+    /// Milliseconds that were predicted for it.
     pub predicted_ms: f64,
 }
 
-/// How far an instance is.
+/// State of an instance.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum InstanceState {
@@ -636,22 +636,22 @@ pub enum InstanceState {
     Placing,
     /// Stages read or fetch their tensors.
     Loading {
-        /// Of all bytes, those in place: 0 to 1.
+        /// Share of all bytes that are in place, 0 to 1.
         progress: f64,
     },
-    /// Serves.
+    /// The instance serves requests.
     Ready,
     /// A stage is lost; it is being placed again.
     Degraded {
-        /// What is wrong.
+        /// What is wrong with the instance.
         reason: String,
     },
     /// A stage is lost, and nothing that is there can take its layers. It goes on when something can.
     Waiting {
-        /// What is missing.
+        /// What the instance lacks.
         reason: String,
     },
-    /// Given up.
+    /// The instance was given up.
     Failed {
         /// What went wrong.
         reason: String,
@@ -662,16 +662,16 @@ pub enum InstanceState {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum MovingView {
-    /// They serve until their layers are loaded there.
+    /// The stages serve until their layers are loaded there.
     Loading {
-        /// Why.
+        /// Why the stages move.
         reason: String,
-        /// Of all bytes, those in place: 0 to 1.
+        /// Share of all bytes that are in place there, 0 to 1.
         progress: f64,
     },
-    /// They stay: nothing else takes them.
+    /// The stages stay: nothing else takes them.
     Stays {
-        /// Why.
+        /// Why nothing else takes them.
         reason: String,
     },
 }
@@ -679,21 +679,21 @@ pub enum MovingView {
 /// One stage of an instance.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StageView {
-    /// Node id.
+    /// Id of the stage's node.
     pub node: String,
-    /// The node's name.
+    /// Name of the stage's node.
     pub node_name: String,
-    /// Which of its devices.
+    /// The stage's device on that node.
     pub device: String,
-    /// Layers held.
+    /// Layers that the stage holds.
     pub layers: LayersView,
     /// Whether it holds the embedding.
     pub embedding: bool,
     /// Whether it holds the output head.
     pub head: bool,
-    /// Bytes of tensors it is to hold.
+    /// Bytes of tensors that the stage is to hold.
     pub weight_bytes: u64,
-    /// Of those, bytes in place.
+    /// Bytes of these tensors that are in place.
     pub weight_bytes_held: u64,
     /// Of those, bytes that are read from the model's file for now: the stage answers, slower than it will
     /// when they are packed in memory. 0 once it has settled.
@@ -715,7 +715,7 @@ pub struct StageView {
     /// model, else its hub and the members that have parts of it.
     #[serde(default)]
     pub fetched_from: Option<String>,
-    /// How far it is, while it fetches or reads its tensors.
+    /// Progress of the stage, while it fetches or reads its tensors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<StageProgressView>,
 }
@@ -724,18 +724,18 @@ pub struct StageView {
 /// of the same, as its device is measured and corrected now.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StageMeasuredView {
-    /// As it came, in milliseconds; the mean of these tokens.
+    /// Milliseconds for a token as measured: the mean of these tokens.
     pub token_ms: f64,
-    /// As it was expected.
+    /// Milliseconds for a token as predicted.
     pub predicted_token_ms: f64,
-    /// How many tokens.
+    /// Number of tokens that were measured.
     pub tokens: u32,
 }
 
 /// How far a stage is that does not compute yet.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StageProgressView {
-    /// What it does.
+    /// What the stage does.
     pub phase: StagePhase,
     /// Bytes in place. What was on the disk before counts.
     pub done_bytes: u64,
@@ -744,7 +744,7 @@ pub struct StageProgressView {
     /// How fast they come since this node has first seen it at work; absent for the first seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_s: Option<u64>,
-    /// How long the rest takes at that rate; absent while nothing comes.
+    /// Seconds that the rest takes at that rate; absent while nothing comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
 }
@@ -753,16 +753,16 @@ pub struct StageProgressView {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StagePhase {
-    /// Its tensors come from members or a hub.
+    /// The stage's tensors come from members or a hub.
     Fetching,
-    /// They are read from its disk.
+    /// The stage's tensors are read from its disk.
     Loading,
 }
 
 /// A half-open range of layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct LayersView {
-    /// First layer held.
+    /// Index of the first layer held.
     pub start: u32,
     /// First layer not held.
     pub end: u32,
@@ -777,26 +777,26 @@ impl From<LayerRange> for LayersView {
 /// Requests at an instance. A sequence is one choice of a request.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct LoadView {
-    /// Running sequences.
+    /// Sequences that run.
     pub running: u32,
-    /// Waiting sequences.
+    /// Sequences that wait for a slot.
     pub waiting: u32,
     /// Sequences that may wait; one more is refused with 429.
     pub waiting_max: u32,
     /// Pages of the key-value cache.
     pub pages: u32,
-    /// Of those, pages of running sequences.
+    /// Pages that running sequences use.
     pub pages_used: u32,
-    /// Of those, pages kept for prompts to come; free when needed.
+    /// Pages kept for prompts to come; free when needed.
     pub pages_cached: u32,
     /// Prompt tokens of all sequences since it was loaded.
     pub prompt_tokens: u64,
-    /// Of those, tokens found in kept pages.
+    /// Prompt tokens that were found in kept pages.
     pub cached_tokens: u64,
     /// Tokens guessed ahead and checked, of all sequences since it was loaded.
     #[serde(default)]
     pub drafts: u64,
-    /// Of those, tokens that were right.
+    /// Drafted tokens that were right.
     #[serde(default)]
     pub drafts_accepted: u64,
     /// Prompt tokens read per second, as last measured.
@@ -817,11 +817,11 @@ pub struct JoinWindowView {
 /// A stranger that asks to join.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JoinRequestView {
-    /// Node id.
+    /// Id of the node that asks.
     pub node: String,
-    /// What it calls itself. Not to be trusted.
+    /// Name that the node gives itself. Not to be trusted.
     pub name: String,
-    /// Where it comes from.
+    /// Address that the request comes from.
     pub address: String,
     /// The four words that both sides show.
     pub check_words: String,
@@ -830,22 +830,22 @@ pub struct JoinRequestView {
 /// A node nearby that belongs to another cluster.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct OtherClusterView {
-    /// Node id.
+    /// Id of the node that was seen.
     pub node: String,
-    /// What it calls itself. Not to be trusted.
+    /// Name that the node gives itself. Not to be trusted.
     pub name: String,
-    /// Where it says that it is.
+    /// Address that the node gives.
     pub address: String,
 }
 
 /// A member, there or not.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MemberView {
-    /// Node id.
+    /// Id of the member.
     pub node: String,
-    /// Its name when it joined.
+    /// Name of the member when it joined.
     pub name: String,
-    /// What it may do.
+    /// What the member may do.
     pub role: MemberRole,
     /// Whether it is the node that answers.
     pub is_self: bool,
@@ -857,7 +857,7 @@ pub struct MemberView {
 /// The end of the event log.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct JournalView {
-    /// Number of entries.
+    /// Number of entries in the log.
     pub entries: u64,
     /// Hash of the last one, hexadecimal; empty for an empty log.
     pub head: String,
@@ -871,18 +871,18 @@ pub struct JournalView {
 pub struct ModelView {
     /// The root hash of its manifest.
     pub id: String,
-    /// What requests call it.
+    /// Name that requests use for the model.
     pub name: String,
-    /// `llama`, `qwen3`.
+    /// Architecture of the model: `llama`, `qwen3`.
     pub architecture: String,
-    /// `gguf` or `safetensors`.
+    /// Format of the files: `gguf` or `safetensors`.
     pub format: String,
     /// Stored bytes by element type: `{"Q4_K": 1000, "F32": 10}`.
     #[serde(default)]
     pub dtypes: BTreeMap<String, u64>,
     /// Stored bytes of all weights.
     pub weight_bytes: u64,
-    /// Transformer layers.
+    /// Number of transformer layers.
     pub layers: u32,
     /// Longest context it was made for.
     pub context_tokens_max: u32,
@@ -948,10 +948,10 @@ impl ModelView {
 pub struct ModelTools {
     /// Whether requests may have tools.
     pub usable: bool,
-    /// How its calls look: `JSON behind <tool_call>`.
+    /// Form of the model's calls: `JSON behind <tool_call>`.
     #[serde(default)]
     pub format: Option<String>,
-    /// Why it cannot be given any.
+    /// Why the model cannot be given tools; `null` if it can.
     #[serde(default)]
     pub reason: Option<String>,
 }
@@ -960,7 +960,7 @@ pub struct ModelTools {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlaceRequest {
-    /// Name or id.
+    /// The model's name or id.
     pub model: String,
     /// Longest sequence, prompt and answer.
     #[serde(default)]
@@ -997,24 +997,24 @@ pub struct PlaceRequest {
     pub replace: bool,
 }
 
-/// How the node is.
+/// State of the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum HealthStatus {
-    /// Takes requests.
+    /// The node takes requests.
     Ok,
-    /// Not yet.
+    /// The node does not take requests yet.
     Starting,
-    /// No more.
+    /// The node takes no requests any more.
     Stopping,
 }
 
 /// Answer of `/health`. Open to anyone who reaches the port, so it names nothing private.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct HealthView {
-    /// How the node is.
+    /// State of the node.
     pub status: HealthStatus,
-    /// Program version.
+    /// Version of exo on the node.
     pub version: String,
     /// Seconds since the start.
     pub uptime_s: u64,
@@ -1026,7 +1026,7 @@ pub struct HealthView {
 pub struct AddModelRequest {
     /// Absolute path of a GGUF file or of a folder with `config.json` and safetensors.
     pub path: String,
-    /// What to call it; left out, the file or the folder says.
+    /// Name for the model; left out, the file or the folder says.
     #[serde(default)]
     pub name: Option<String>,
 }
@@ -1044,7 +1044,7 @@ pub struct JoinWindowRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoleRequest {
-    /// What it may do from now on.
+    /// What the member may do from now on.
     pub role: MemberRole,
 }
 
@@ -1052,7 +1052,7 @@ pub struct RoleRequest {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DrainRequest {
-    /// For how long it is to have none.
+    /// How long the node is to have no stages.
     pub drain: Drain,
 }
 
@@ -1062,9 +1062,9 @@ pub struct DrainRequest {
 pub enum Drain {
     /// Until somebody allows it again.
     Lasting,
-    /// It ends soon.
+    /// The node ends soon.
     Leaving,
-    /// It may have some again.
+    /// The node may have stages again.
     Over,
 }
 
@@ -1087,7 +1087,7 @@ pub struct InviteView {
     pub code: String,
     /// Nodes it lets in.
     pub uses: u32,
-    /// When it is void.
+    /// When the code becomes void, in seconds since 1970.
     pub expires_at_unix_s: u64,
     /// The node that gave it out.
     pub node: String,
@@ -1099,7 +1099,7 @@ pub struct InviteView {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// The code.
+    /// The code that `exo invite` shows.
     pub code: String,
     /// The node that gave it out, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -1112,7 +1112,7 @@ pub struct JoinRequest {
 /// The cluster that this node is a member of now.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct JoinedView {
-    /// What the node is called that let this one in.
+    /// Name of the node that let this one in.
     pub name: String,
     /// The words that both show.
     pub check_words: String,
@@ -1140,11 +1140,11 @@ pub enum PlanObjective {
 /// A number with the range it is expected in.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RangeView {
-    /// Least.
+    /// The least that is expected.
     pub low: f64,
-    /// Expected.
+    /// The value that is expected.
     pub expected: f64,
-    /// Most.
+    /// The most that is expected.
     pub high: f64,
 }
 
@@ -1158,15 +1158,15 @@ pub struct PredictionView {
     pub ttft_ms: RangeView,
     /// Tokens per second of one stream, in the middle of the answer.
     pub tokens_per_s: RangeView,
-    /// Of a token's time, milliseconds between stages.
+    /// Milliseconds of a token's time that pass between stages.
     pub hop_ms: RangeView,
-    /// Streams of `total_tokens_per_s`.
+    /// Number of streams that `total_tokens_per_s` counts.
     pub streams: u32,
     /// Tokens per second over all of them.
     pub total_tokens_per_s: RangeView,
     /// Bytes that nodes without the file fetch before the first answer.
     pub fetch_bytes: u64,
-    /// How long that takes at least, in milliseconds.
+    /// Milliseconds that fetching takes at least.
     pub fetch_ms: f64,
     /// Whether a link that it goes over is not measured yet: then that time is a guess.
     #[serde(default)]

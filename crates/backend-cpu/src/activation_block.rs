@@ -8,9 +8,9 @@ use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 /// Blocks of activations, and the products that read them: [`Products`](crate::products::Products) of eight
 /// bits, or [`bf16`] ones.
 pub(crate) trait Block: bytemuck::Pod + Send + Sync {
-    /// Rounds one row, filled up with zeros to whole blocks.
+    /// Rounds one row, zero-padded to whole blocks.
     ///
-    /// Panics unless `out` has as many.
+    /// Panics unless `out` holds exactly the blocks of the row.
     fn round(level: Level, x: &[f32], out: &mut [Self]);
     /// As [`Products::multiply`](crate::products::Products::multiply).
     fn multiply(level: Level, weights: &Group<'_>, x: RoundedRows<'_, Self>, sums: &mut [Sums]);

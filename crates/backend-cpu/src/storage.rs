@@ -68,9 +68,9 @@ pub(crate) struct CpuWeight {
     pub(crate) owner: Owner,
     pub(crate) name: Box<str>,
     pub(crate) dtype: DType,
-    /// Outputs.
+    /// Number of outputs.
     pub(crate) rows: usize,
-    /// Inputs.
+    /// Number of inputs.
     pub(crate) cols: usize,
     pub(crate) row_bytes: usize,
     pub(crate) place: Arc<WeightRows>,

@@ -11,9 +11,9 @@ pub(crate) mod hip;
 /// Whose driver.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Api {
-    /// NVIDIA's.
+    /// NVIDIA's driver API.
     Cuda,
-    /// AMD's.
+    /// AMD's driver API.
     #[cfg(feature = "hip")]
     Hip,
 }

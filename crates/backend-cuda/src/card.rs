@@ -93,7 +93,7 @@ pub enum ListError {
     /// There is a library, but it is not the driver's, or a damaged one.
     #[error("{vendor}'s driver library answered with nonsense: install the driver again")]
     Broken {
-        /// Whose.
+        /// Vendor of the driver.
         vendor: &'static str,
     },
     /// The driver is older than the kernels' PTX.
@@ -107,7 +107,7 @@ pub enum ListError {
         "{vendor}'s driver sees no card: either there is none, or it is hidden by {variable} or from this container"
     )]
     NoCard {
-        /// Whose.
+        /// Vendor of the driver.
         vendor: &'static str,
         /// The environment variable that hides cards.
         variable: &'static str,

@@ -108,7 +108,7 @@ pub(crate) struct Variant {
     pub(crate) weights: Vec<WeightFormat>,
     /// Names that hold.
     pub(crate) flags: Vec<&'static str>,
-    /// Constants.
+    /// Constants by name.
     pub(crate) numbers: Vec<(&'static str, u32)>,
 }
 

@@ -10,7 +10,7 @@ use crate::{OpKind, RunError, Storage};
 /// Element type of a working buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Element {
-    /// Activations.
+    /// Activations, in 32-bit floats.
     F32,
     /// Token ids, positions, page numbers.
     U32,
@@ -61,7 +61,7 @@ pub struct Weight {
     pub dtype: DType,
     /// Outputs; 1 for a vector.
     pub rows: usize,
-    /// Inputs.
+    /// Number of inputs.
     pub cols: usize,
     /// Device memory it occupies, mapped pages included.
     pub footprint_bytes: u64,
@@ -126,7 +126,7 @@ impl KvShape {
 /// Keys and values of many sequences, in pages. Addressed by (layer, page, slot in page).
 #[derive(Clone)]
 pub struct KvCache {
-    /// Geometry.
+    /// Numbers of layers, heads and pages.
     pub shape: KvShape,
     /// The backend's own.
     pub storage: Storage,

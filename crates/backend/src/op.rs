@@ -109,7 +109,7 @@ pub enum Op {
         k: Buffer,
         /// `[T, K, D]`
         v: Buffer,
-        /// Where.
+        /// Sequences and positions of the rows.
         batch: AttentionBatch,
     },
     /// `out[t, h] = softmax_p(q[t, h] · key[p] · scale) · value[p]` over the positions `p` of the row's
@@ -122,7 +122,7 @@ pub enum Op {
         kv: KvCache,
         /// Layer within the cache.
         layer: usize,
-        /// Where.
+        /// Sequences and positions of the rows.
         batch: AttentionBatch,
         /// `[T, H, D]`, not `q`
         out: Buffer,

@@ -25,7 +25,7 @@ pub enum CaseOutcome {
     },
     /// Not tried.
     Skipped {
-        /// Why.
+        /// Why it was not tried.
         why: String,
     },
 }

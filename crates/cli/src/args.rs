@@ -689,7 +689,7 @@ pub struct Show {
 
 #[derive(Args)]
 pub struct Search {
-    /// Words
+    /// What to search for
     #[arg(required = true)]
     pub text: Vec<String>,
     #[command(flatten)]

@@ -388,7 +388,7 @@ impl Config {
         match peers.iter().find(|peer| !is_address(peer)) {
             Some(peer) => {
                 let reason = format!(
-                    "`{peer}` is no address; write HOST:PORT, such as 192.168.1.20:52416 or desk.local:52416"
+                    "`{peer}` is not an address; write HOST:PORT, such as 192.168.1.20:52416 or desk.local:52416"
                 );
                 Err(self.refused("peers", reason).into())
             }

@@ -70,13 +70,13 @@ pub enum CommandError {
     NothingShown {
         /// The backend.
         backend: String,
-        /// Why.
+        /// Why it shows none.
         why: String,
     },
     /// `--device` names none that is there.
     #[error("no device that is shown is called `{which}` or stands there; there is: {there}")]
     NoSuchDevice {
-        /// Which.
+        /// The name that was given.
         which: String,
         /// What there is.
         there: String,

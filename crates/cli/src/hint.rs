@@ -176,7 +176,7 @@ mod tests {
         let refused = BackendError::Unknown { name: "opencl".to_owned() };
         let error = anyhow::Error::from(refused).context("cannot start");
         assert!(of(&error).is_some_and(|hint| hint.starts_with("leave --backend out")));
-        let words = anyhow::anyhow!("`opencl` is no backend, and Address already in use");
+        let words = anyhow::anyhow!("unknown backend `opencl`, and Address already in use");
         assert_eq!(of(&words), None);
         let taken = std::io::Error::from(ErrorKind::AddrInUse);
         let error = Err::<(), _>(taken).context("cannot open the API").unwrap_err();

@@ -52,7 +52,7 @@ pub fn check(keys: &[NamedKey], from: impl Display) -> anyhow::Result<()> {
         let Some(name) = name else { continue };
         if name.is_empty() || *name != exo_types::clean_name(name, NAME_CHARS_MAX) || name == "local" {
             bail!(
-                "setting `api_keys` (from {from}): `{name}` is no name for a key: it has 1 to {NAME_CHARS_MAX} characters that can be seen, and \
+                "setting `api_keys` (from {from}): `{name}` cannot name a key: a name has 1 to {NAME_CHARS_MAX} characters that can be seen, and \
                  `local` is who uses the API of this machine without one"
             );
         }

@@ -64,7 +64,7 @@ impl StopSignal {
 /// Why it is time to stop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stop {
-    /// Ctrl-C.
+    /// Ctrl-C was pressed.
     Interrupt,
     /// A polite kill.
     Terminate,

@@ -1,7 +1,7 @@
 //! The page in a real browser, on real nodes. What a person does is in `dashboard/e2e/*.mjs`; this starts
 //! nodes, lets the browser in, and says what could not be checked.
 
-#![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
+#![allow(clippy::unwrap_used, clippy::print_stderr)] // helpers of tests fail by panicking
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -424,7 +424,7 @@ fn a_closed_standard_error_does_not_end_a_command_otherwise() {
 fn names_and_addresses_that_cannot_be_are_refused_before_anything_starts() {
     for (flags, why) in [
         (["--name", ""], "a name needs a character"),
-        (["--peer", "bogus"], "`bogus` is no address; write HOST:PORT"),
+        (["--peer", "bogus"], "`bogus` is not an address; write HOST:PORT"),
         (["--peer", "desk:0"], "write HOST:PORT"),
     ] {
         let output = run(&["start", flags[0], flags[1], "--data-dir", "/nonexistent/never"]);

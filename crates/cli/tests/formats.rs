@@ -140,7 +140,7 @@ fn what_cannot_be_kept_to_is_refused_before_the_first_token() {
         (schema(json!({"type": "string", "pattern": "(?=x)y"})), "cannot be kept to"),
         (schema(deep), "nested deeper"),
         (schema(json!({"enum": many})), "at most"),
-        (chat(json!({"response_format": {"type": "xml"}})), "is no format"),
+        (chat(json!({"response_format": {"type": "xml"}})), "unknown format"),
         (chat(json!({"grammar": {"lark": "start: x"}})), "cannot be kept to"),
         (chat(json!({"grammar": {"regex": "("}})), "cannot be kept to"),
         (chat(json!({"grammar": {"regex": "a", "lark": "start: \"a\""}})), "either"),

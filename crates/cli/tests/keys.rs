@@ -112,7 +112,7 @@ fn weak_keys_and_a_file_that_others_read_are_warned_of_and_unusable_keys_are_ref
     for (text, why) in [
         (format!("api_keys = [\"{ANNA}\", \"open sesame\"]"), "key 2 must be"),
         (format!("[api_keys]\nanna = \"{ANNA}\"\nben = \"{ANNA}\""), "`anna` and `ben` have the same key"),
-        (format!("[api_keys]\nlocal = \"{ANNA}\""), "`local` is no name"),
+        (format!("[api_keys]\nlocal = \"{ANNA}\""), "`local` cannot name a key"),
         ("api_proxied = true".to_owned(), "set `api_keys` for it"),
         ("[api_keys]\nanna = 3".to_owned(), "`api_keys.anna` must be a text"),
     ] {

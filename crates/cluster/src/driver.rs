@@ -109,28 +109,25 @@ enum RunState {
 impl Driver {
     /// A driver that waits for an instance. Feed it [`DriverInput::Instances`] next.
     pub fn new(config: DriverConfig, now: Time, start: DriverStart) -> Self {
-        let (started_at, submit_at) = (now, now);
-        let (candidates, drafts, busy, over) = (Vec::new(), DraftCounts::default(), None, false);
-        let (links, attempt, run, interruption, cached_tokens) = (Arc::default(), None, None, None, 0);
         let has_run = start.spec.history.len() > start.spec.prompt_tokens as usize; // elsewhere
         Self {
             config,
             start,
-            started_at,
+            started_at: now,
             loading_at: now,
             came_at: now,
             loading: None,
-            candidates,
-            links,
-            submit_at,
-            attempt,
-            run,
-            interruption,
+            candidates: Vec::new(),
+            links: Arc::default(),
+            submit_at: now,
+            attempt: None,
+            run: None,
+            interruption: None,
             has_run,
-            cached_tokens,
-            drafts,
-            busy,
-            over,
+            cached_tokens: 0,
+            drafts: DraftCounts::default(),
+            busy: None,
+            over: false,
         }
     }
 
@@ -391,17 +388,15 @@ impl Driver {
             to: placement.stages[0].leader().node,
             message: DataMessage::Submit(submission),
         });
-        let (state, term) = (RunState::Submitted, None);
-        let (received, ended, times) = (0, None, SequenceTimes::default());
         self.run = Some(SubmittedRun {
             placement,
-            term,
-            state,
+            term: None,
+            state: RunState::Submitted,
             running_since: None,
             moved_at: now,
-            received,
-            ended,
-            times,
+            received: 0,
+            ended: None,
+            times: SequenceTimes::default(),
         });
     }
 

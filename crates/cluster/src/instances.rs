@@ -63,7 +63,7 @@ pub enum InstanceState {
     },
     /// Given up, or unloaded; the removal is on its way to the log.
     Failed {
-        /// Why.
+        /// Why it is removed.
         reason: RemoveReason,
     },
 }
@@ -120,7 +120,7 @@ pub struct InstanceView {
 pub enum Moving {
     /// They serve until their layers are loaded there.
     Loading {
-        /// Why.
+        /// Why it is replaced.
         reason: ReplaceReason,
         /// Bytes loaded there.
         done_bytes: u64,

@@ -29,7 +29,7 @@ pub struct Layout {
 /// Reasoning in front of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Thought {
-    /// None.
+    /// No reasoning at all.
     No,
     /// The prompt has opened it: the answer begins inside.
     Opened {
@@ -119,7 +119,7 @@ pub enum Arguments {
 /// A part of a call around its arguments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
-    /// Text.
+    /// This text, literally.
     Text(String),
     /// A control token.
     Control(u32),

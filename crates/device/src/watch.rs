@@ -10,7 +10,7 @@ use crate::graphics::on_the_bus;
 pub enum CardChange {
     /// Plugged in.
     Appeared(GraphicsCard),
-    /// Unplugged.
+    /// A card was unplugged.
     Vanished(GraphicsCard),
     /// Another kernel module drives it, or none, or another version of it, or it began or ceased to work.
     DriverChanged {

@@ -175,7 +175,7 @@ pub enum SequenceError {
     CachedQuery {
         /// The sequence.
         sequence: SequenceId,
-        /// Positions.
+        /// Positions whose keys and values are cached.
         cached_tokens: usize,
     },
     /// The sampling parameters are out of range.
@@ -286,7 +286,7 @@ pub enum StepError {
         got: usize,
         /// Values needed.
         expected: usize,
-        /// Rows.
+        /// Rows of the batch.
         tokens: usize,
         /// C
         hidden: usize,
@@ -309,7 +309,7 @@ pub enum StepError {
     Drafts {
         /// The sequence.
         sequence: SequenceId,
-        /// Drafts.
+        /// Tokens that are drafts.
         drafts: u32,
         /// Tokens, drafts included.
         tokens: usize,
@@ -327,7 +327,7 @@ pub enum StepError {
     Sample {
         /// The sequence.
         sequence: SequenceId,
-        /// Why.
+        /// What the sampler refused.
         #[source]
         source: SampleError,
     },

@@ -39,7 +39,7 @@ pub struct GgufTokenizer {
     pub eot: Option<u32>,
     /// Unknown text.
     pub unk: Option<u32>,
-    /// Padding.
+    /// Padding between sequences.
     pub pad: Option<u32>,
     /// Whether a prompt starts with `bos`; `None` leaves it to the tokenizer's kind.
     pub add_bos: Option<bool>,

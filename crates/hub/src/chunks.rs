@@ -53,7 +53,7 @@ impl CommitFile {
             return Err(refuse(reason));
         }
         if commit.is_empty() || !commit.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(refuse("its commit is none"));
+            return Err(refuse("its commit is not hexadecimal"));
         }
         let uri = uri_at(client, repo, commit, path)?;
         let file = PlannedFile {

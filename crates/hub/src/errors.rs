@@ -149,7 +149,7 @@ pub enum HubError {
     /// Something strangers sized is too large.
     #[error("{what} is {found}, at most {max} is accepted")]
     TooLarge {
-        /// What.
+        /// What is too large.
         what: String,
         /// How large.
         found: u64,

@@ -21,7 +21,7 @@ pub(crate) enum AnswerProblem {
     NoKey(&'static str),
     #[error("it has neither `token` nor `access_token`")]
     NoToken,
-    #[error("its token is none")]
+    #[error("its token is malformed")]
     BadToken,
     #[error("its `sha` is `{0}`, expected 40 hexadecimal digits")]
     Sha(String),
@@ -33,9 +33,9 @@ pub(crate) enum AnswerProblem {
     FileTooLarge { path: String, size: u64 },
     #[error("the digest of `{path}` is `{digest}`, expected 64 hexadecimal digits")]
     FileDigest { path: String, digest: String },
-    #[error("the shard of `{0}` is no name")]
+    #[error("the shard of `{0}` is not a string")]
     NoShard(String),
-    #[error("`{tensor}` is in `{shard}`, which is no name of a shard")]
+    #[error("`{tensor}` is in `{shard}`, which is not the name of a shard file")]
     ShardName { tensor: String, shard: String },
     #[error("it names more than {INDEX_SHARDS_MAX} shards")]
     TooManyShards,

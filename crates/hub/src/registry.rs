@@ -307,7 +307,7 @@ impl Client {
         let uri: Uri = format!("{realm}{query}").parse().map_err(|_| HubError::Answer {
             host: address::host(&answer.uri),
             attempt: attempt.clone(),
-            problem: "where it gives out tokens is no address".to_owned(),
+            problem: "the address where it gives out tokens is invalid".to_owned(),
         })?;
         let token = self.document(&uri, &attempt, None, cancel)?.parsed(&attempt, parse_token)?;
         self.keep_registry_token(&answer.uri, token);

@@ -54,7 +54,7 @@ pub struct FoundRepo {
     pub repo: String,
     /// Downloads in the last month.
     pub downloads: u64,
-    /// Likes.
+    /// Likes that the hub counts.
     pub likes: u64,
     /// Whether it asks for consent.
     pub is_gated: bool,

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::HubError;
 
 pub(crate) const TOKEN_BYTES_MAX: usize = 512;
-pub(crate) const NO_TOKEN: &str = "it is no token: one line of at most 512 visible letters";
+pub(crate) const NO_TOKEN: &str = "it is not a token: one line of at most 512 visible letters";
 
 /// A text that cannot be a token. It is not quoted.
 pub(crate) fn no_token() -> HubError {

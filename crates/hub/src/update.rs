@@ -26,7 +26,7 @@ pub enum ChangeKind {
 pub struct FileChange {
     /// Its path in the repository.
     pub path: String,
-    /// How.
+    /// How the file differs.
     pub kind: ChangeKind,
     /// Its length now, or before if it is gone.
     pub size: u64,

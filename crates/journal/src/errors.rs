@@ -50,7 +50,7 @@ pub enum JournalError {
         path: PathBuf,
     },
     /// Not a journal, or damaged. Never deleted: it may be all that is left of the cluster's history.
-    #[error("{path} is no journal or is damaged: {why}; move it away to start with an empty one")]
+    #[error("{path} is not a journal, or is damaged: {why}; move it away to start with an empty one")]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -69,7 +69,7 @@ pub enum JournalError {
         found: u32,
         /// The oldest that is read.
         oldest: u32,
-        /// Ours.
+        /// The format of this program.
         known: u32,
     },
     /// An entry is not the one that was written.
@@ -77,7 +77,7 @@ pub enum JournalError {
     Altered {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// Where the chain breaks.
         #[source]
         broken: ChainBroken,
     },
@@ -151,7 +151,7 @@ pub enum SnapshotError {
 pub struct ChainBroken {
     /// The first entry that does not fit.
     pub seq: u64,
-    /// How.
+    /// How the entry does not fit.
     pub why: String,
 }
 

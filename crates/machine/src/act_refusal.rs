@@ -31,7 +31,7 @@ pub enum ActRefusal {
     /// The log of trust has no place for it.
     #[error("{}", error.sentence(called))]
     Impossible {
-        /// Why.
+        /// Why it is impossible.
         error: ActError,
         /// What the node is called that it is about, and its id.
         called: String,

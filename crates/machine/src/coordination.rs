@@ -37,8 +37,8 @@ const REPEAT_SHUT: Duration = Duration::from_secs(60);
 const FOLD_AGAIN: Duration = Duration::from_secs(60);
 /// Questions that wait for a coordinator. Above that they are refused.
 const EARLY_MAX: usize = 64;
-/// Models that are checked when they show, as no answer to their placement came. Of more, a person may ask
-/// for the check.
+/// Most models whose placement got no answer and that are checked once they appear; others are checked with
+/// `exo models check`.
 const UNANSWERED_MAX: usize = 64;
 /// A coordinator that has such a question answers it within [`ASK_MAX`], or never; loading shows at once.
 const UNANSWERED_FOR: Duration = Duration::from_secs(80);

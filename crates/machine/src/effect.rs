@@ -157,7 +157,7 @@ pub enum Effect {
     },
     /// Answer a question.
     Reply {
-        /// Whose.
+        /// The question that is answered.
         reply: ReplyId,
         /// The answer.
         answer: Answer,
@@ -291,7 +291,7 @@ pub enum JoinEffect {
     Ask {
         /// Who must answer there.
         with: NodeId,
-        /// Where.
+        /// Addresses of that node.
         addresses: Vec<SocketAddr>,
         /// Leave out those that are neither this machine nor on a private network of it: no person named
         /// them.
@@ -469,7 +469,7 @@ pub enum SequenceEvent {
     Ended {
         /// Which choice.
         index: u16,
-        /// Why.
+        /// Why the choice ended.
         reason: EndReason,
         /// Prompt tokens that were not computed.
         cached_tokens: u32,
@@ -482,7 +482,7 @@ pub enum SequenceEvent {
     Refused(GenerateError),
     /// A choice failed, and with it the request.
     Failed {
-        /// Why.
+        /// Which class of failure.
         kind: FailureKind,
         /// With the numbers.
         message: String,

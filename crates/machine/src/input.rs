@@ -116,7 +116,7 @@ pub enum Input {
     LinkDown {
         /// The link.
         link: LinkId,
-        /// How.
+        /// How the link ended.
         reason: LinkEnd,
     },
     /// A sign of life besides messages: a pong with its round trip, or a part of a long frame.
@@ -150,9 +150,9 @@ pub enum Input {
 
     /// A write is on disk, or is not and will not be.
     Persisted {
-        /// Which.
+        /// The write that is meant.
         id: PersistId,
-        /// Whether.
+        /// Whether it is on disk.
         result: Result<(), WriteFailure>,
     },
     /// The planner has answered.
@@ -166,7 +166,7 @@ pub enum Input {
     Fetched {
         /// The fetch.
         fetch: FetchId,
-        /// How.
+        /// How far the fetch is.
         event: FetchEvent,
     },
     /// An engine says something.
@@ -195,7 +195,7 @@ pub enum Input {
     Draft(DraftEvent),
     /// This node's key has signed.
     Signed {
-        /// What.
+        /// What was to be signed.
         id: SignId,
         /// The signature.
         signature: [u8; 64],
@@ -340,7 +340,7 @@ pub enum EngineEvent {
     },
     /// Its process ended unasked, or had to be ended. Nothing is held.
     Lost {
-        /// How.
+        /// How the process ended.
         reason: String,
     },
     /// Asked to end, it has freed everything.
@@ -387,7 +387,7 @@ pub enum DraftEvent {
     Over {
         /// Its name.
         name: String,
-        /// Why.
+        /// Why it guesses no more.
         reason: String,
     },
 }

@@ -16,7 +16,7 @@ pub enum NotLetIn {
     /// It said so.
     #[error("{}", refusal.sentence(*asker))]
     Refused {
-        /// Why.
+        /// Why it refuses.
         refusal: JoinRefusal,
         /// This node.
         asker: NodeId,

@@ -49,10 +49,10 @@ pub enum JoinAnswer {
     Elsewhere {
         /// The node.
         node: NodeId,
-        /// Where.
+        /// Addresses of that node.
         addresses: Vec<SocketAddr>,
     },
-    /// No.
+    /// The node is not let in.
     Refused(JoinRefusal),
     /// To [`JoinPurpose::Trust`]: entries in their encoding, each after what it follows; as many as the
     /// exchange carries.

@@ -92,7 +92,7 @@ const NEVER: Time = Time(u64::MAX);
 /// [`Joining::timer`] is called, so that what waited for it goes on.
 #[derive(Clone, Copy)]
 pub struct Context<'a> {
-    /// Now.
+    /// The time of this input.
     pub now: Now,
     /// What this node is.
     pub config: &'a MachineConfig,
@@ -167,7 +167,7 @@ pub enum JoiningOutput {
     Learn {
         /// The node.
         node: NodeId,
-        /// Where.
+        /// Addresses of that node.
         addresses: Vec<SocketAddr>,
         /// Also beyond the networks that this machine is on: a person let it in there.
         is_vouched: bool,
@@ -176,7 +176,7 @@ pub enum JoiningOutput {
     Prefer {
         /// The node.
         node: NodeId,
-        /// Where.
+        /// The address that was reached.
         address: SocketAddr,
     },
     /// The cluster's members or [`Joining::members`] have changed, and with them who may connect.
@@ -186,7 +186,7 @@ pub enum JoiningOutput {
     Pull(NodeId),
     /// Somebody has sent entries of this cluster's log of trust: check them and take them in.
     Entries {
-        /// Who.
+        /// The node that sent them.
         from: NodeId,
         /// In their encoding.
         entries: Vec<Vec<u8>>,

@@ -202,7 +202,7 @@ pub struct NodeMachine {
     ticked: Time,
     /// This process did not run for a while: until then no deadline of requests, steps, loads and instances
     /// is looked at.
-    settles_until: Time,
+    grace_until: Time,
     awake: Awake,
     is_view_stale: bool,
     /// What changed of the view is more than measurements.

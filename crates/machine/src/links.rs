@@ -49,7 +49,7 @@ pub(crate) const OFFER_MAX: Duration = Duration::from_secs(3);
 /// Each open link is asked for a sign of life this often; all at once, so that the processor wakes once, and
 /// with whatever else wakes it.
 const PING_EVERY: Duration = Duration::from_secs(1);
-/// At the latest.
+/// Longest time from one ping to the next.
 const PING_WITHIN: Duration = Duration::from_millis(1100);
 /// A ping may come so much before its time.
 const EARLY: Duration = Duration::from_millis(100);
@@ -67,7 +67,7 @@ const OFFERS_MAX: usize = 2;
 pub(crate) const UNREACHED_AFTER: Duration = Duration::from_secs(2);
 /// Round trips the median is taken over.
 const RTT_WINDOW: usize = 9;
-/// Never.
+/// Later than any deadline.
 const NEVER: Time = Time(u64::MAX);
 
 /// What connections lead to.
@@ -90,7 +90,7 @@ pub enum LinksOutput {
         purpose: Purpose,
         /// Where its other end was.
         remote: SocketAddr,
-        /// How.
+        /// How the link ended.
         reason: LinkEnd,
     },
     /// A message was never sent: its link did not open in time, or too much waits.
@@ -292,7 +292,7 @@ impl Links {
         for node in wanted.iter().filter(|node| **node != self.me) {
             self.peers.entry(*node).or_insert_with(|| Peer::new(now));
         }
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// A link ended. One that is not known any more changes nothing.
@@ -302,7 +302,7 @@ impl Links {
             out.extend(self.links.get(&link).map(|link| LinksOutput::KeyElsewhere { by: link.node }));
         }
         self.end(now, link, reason, out);
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// A pong, or a part of a long frame.
@@ -382,7 +382,7 @@ impl Links {
         if self.pinged.is_some_and(|pinged| now >= pinged + PING_WITHIN) {
             self.ping(now, out);
         }
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// This node is awake: pings that are due soon go now.
@@ -390,12 +390,12 @@ impl Links {
         self.begin(now);
         if self.pinged.is_some_and(|pinged| now >= pinged + PING_EVERY - EARLY) {
             self.ping(now, out);
-            self.settle(now, out);
+            self.dial_and_reschedule(now, out);
         }
     }
 
     fn ping(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
-        (self.pinged, self.ping_rounds) = (None, self.ping_rounds.wrapping_add(1)); // settle() sets it again if a link is open
+        (self.pinged, self.ping_rounds) = (None, self.ping_rounds.wrapping_add(1)); // set again if a link is open
         // What comes on a link is a sign of life, and round trips of control links are of no use.
         let is_spared = |link: &Link| {
             link.purpose == Purpose::Control
@@ -501,7 +501,7 @@ impl Links {
     }
 
     /// Dials what is due and sees when something is due next.
-    fn settle(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
+    fn dial_and_reschedule(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
         self.dial_due(now, out);
         if self.pinged.is_none() && self.links.values().any(|link| link.state == LinkState::Open) {
             self.pinged = Some(now);

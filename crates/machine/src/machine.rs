@@ -46,12 +46,12 @@ const REFUSALS_SHOWN_MAX: usize = 3;
 /// A call that comes so much later than it was asked for says that this process did not run.
 const LATE: Duration = Duration::from_secs(1);
 /// How long nothing counts as late then: what happened meanwhile waits to be read.
-const SETTLE: Duration = Duration::from_secs(2);
+const PAUSE_GRACE: Duration = Duration::from_secs(2);
 /// At least so long deadlines are looked at between two of these.
-const SETTLE_AGAIN: Duration = Duration::from_secs(10);
+const PAUSE_GRACE_AGAIN: Duration = Duration::from_secs(10);
 
-/// The wall clock went on by so much more than the node's own, which on some systems stops while the machine
-/// sleeps. A clock that is set costs no more than a question to the members.
+/// If the wall clock advanced this much more than the monotonic one, which on some systems stops while the
+/// machine sleeps, the machine slept. A clock that was merely set costs one question to the members.
 const SLEPT_MIN_S: u64 = 5;
 
 /// How much of everything a machine holds.
@@ -148,7 +148,7 @@ impl NodeMachine {
             window_ends: now.time + Duration::from_secs(JOIN_WINDOW_S).saturating_sub(boot.window_ran),
             shut_window_at: now.time,
             ticked: now.time,
-            settles_until: Time::ZERO,
+            grace_until: Time::ZERO,
             awake: Awake::new(now.time),
             is_view_stale: false,
             is_view_news: false,
@@ -162,7 +162,7 @@ impl NodeMachine {
         self.tell_standing();
         self.members_changed();
         self.report_now();
-        self.settle();
+        self.deliver_local();
         let effects = self.finish();
         (self, effects)
     }
@@ -179,15 +179,15 @@ impl NodeMachine {
         let is_late = now.time.since(due) > LATE;
         self.now = Now { time: now.time.max(before.time), unix_s: now.unix_s };
         // A machine that is late again and again must not put its deadlines off for ever.
-        if is_late && self.now.time >= self.settles_until + SETTLE_AGAIN {
-            self.settles_until = self.now.time + SETTLE;
+        if is_late && self.now.time >= self.grace_until + PAUSE_GRACE_AGAIN {
+            self.grace_until = self.now.time + PAUSE_GRACE;
         }
         self.awake.pass(before.time, due, self.now.time);
         if slept(before, self.now) {
             self.feed_membership(exo_membership::Input::Slept);
         }
         self.take(input);
-        self.settle();
+        self.deliver_local();
         self.finish()
     }
 
@@ -325,7 +325,7 @@ impl NodeMachine {
         }
         self.ticked = now;
         self.tick_membership();
-        if now >= self.settles_until {
+        if now >= self.grace_until {
             self.tick_coordination();
             self.feed_worker(WorkerInput::Tick);
             self.tick_pipelines();
@@ -338,7 +338,7 @@ impl NodeMachine {
 
     /// Whether what this node knows may be of the past: it did not run for a while.
     pub(crate) fn is_unsure(&self) -> bool {
-        self.now.time < self.settles_until || self.membership.was_away()
+        self.now.time < self.grace_until || self.membership.was_away()
     }
 
     /// Whether time alone brings nothing on but what membership, links and joining name themselves: no
@@ -365,7 +365,7 @@ impl NodeMachine {
     }
 
     /// Delivers messages to this node itself until there are none: each may cause others.
-    fn settle(&mut self) {
+    fn deliver_local(&mut self) {
         #[cfg(feature = "planted")]
         self.plant();
         while let Some(local) = self.local.pop_front() {
@@ -707,7 +707,7 @@ impl NodeMachine {
     /// Says goodbye, frees everything, and is deaf from then on.
     pub(crate) fn stop(&mut self) {
         self.feed_membership(exo_membership::Input::Leave);
-        self.settle();
+        self.deliver_local();
         self.drivers.clear();
         let engines: Vec<EngineId> = self.engines.keys().copied().collect();
         self.out.extend(engines.into_iter().map(Effect::Unload));

@@ -96,11 +96,11 @@ impl NodeMachine {
     }
 
     pub(crate) fn lead_when_written(&mut self) {
-        if self.leads_soon.is_none() || self.writes.is_log_busy() || self.is_catching_up() {
+        if self.leads_soon.is_none() || self.writes.is_log_busy() || self.continue_catch_up() {
             return;
         }
         if let Some(epoch) = self.leads_soon.take() {
-            self.leads_with_log(epoch);
+            self.announce_log_head(epoch);
             // What members said while another one led counts: who reported holds what it said.
             for (from, report) in self.reports.clone() {
                 self.feed_coordinator(CoordinatorInput::Report { from, report: Box::new(report) });

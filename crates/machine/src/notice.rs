@@ -48,9 +48,9 @@ pub enum Notice {
     },
     /// Another cluster's door is shut to this node.
     Refused {
-        /// Whose.
+        /// Name of the node that refuses.
         by: String,
-        /// Why.
+        /// Why it refuses.
         reason: NotLetIn,
         /// The four words both sides show; none where nobody there sees the request.
         words: String,

@@ -71,7 +71,7 @@ pub(crate) enum ActAsker {
     Client(ReplyId),
     /// A stranger that is being let in.
     Admission(u64),
-    /// Nobody.
+    /// No one waits for it.
     Nobody,
 }
 

@@ -2,8 +2,8 @@
 //! second holder.
 //!
 //! A follower says where its log on disk ends behind each write (`Pull`) and with each report. Whoever was
-//! elected first takes in what only another member has, where its own log is a beginning of that one's: so
-//! nothing is taken back that one holder alive has.
+//! elected first takes in what only another member has, where its own log is a prefix of that one's: so no
+//! entry that a live member holds is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -98,11 +98,11 @@ enum LogQuestion {
 /// Why a part of another's log is not taken in; what follows on "an entry that".
 #[derive(Debug, thiserror::Error)]
 enum ForeignLogError {
-    #[error("is no event: {0}")]
+    #[error("is not an event: {0}")]
     Event(EventError),
     #[error("does not apply: {0}")]
     Apply(ApplyError),
-    #[error("is none: {0}")]
+    #[error("cannot be decoded: {0}")]
     State(EventError),
     #[error("has placements of epoch {epoch}, which has not begun")]
     NotBegun { epoch: Epoch },
@@ -200,8 +200,8 @@ impl NodeMachine {
         events.iter().all(|event| event.unasked().is_some_and(|instance| served.contains(&instance)))
     }
 
-    /// Whether entries that only another member has are on their way. Asks for them.
-    pub(crate) fn is_catching_up(&mut self) -> bool {
+    /// Asks for entries that only another member has. Whether they are on their way.
+    pub(crate) fn continue_catch_up(&mut self) -> bool {
         #[cfg(feature = "planted")]
         if self.config.planted == Some(crate::planted::Bug::LessWins) {
             return false;
@@ -211,7 +211,7 @@ impl NodeMachine {
             if now.since(since) < CATCH_UP_MAX && self.reports.contains_key(&node) {
                 return true;
             }
-            self.is_silent(node);
+            self.mark_silent(node);
         }
         if now.since(self.replication.elected_at) >= CATCH_UP_ALL_MAX {
             return false;
@@ -222,7 +222,7 @@ impl NodeMachine {
                 self.replication.asked = Some((node, now));
                 return true;
             }
-            self.is_silent(node);
+            self.mark_silent(node);
         }
         false
     }
@@ -239,7 +239,7 @@ impl NodeMachine {
 
     /// A question or its answer was lost, or somebody does not mean to answer: it is asked again in another
     /// epoch, not for ever.
-    fn is_silent(&mut self, node: NodeId) {
+    fn mark_silent(&mut self, node: NodeId) {
         self.replication.asked = None;
         let silences = self.replication.silences.entry(node).or_default();
         *silences += 1;
@@ -249,13 +249,13 @@ impl NodeMachine {
         self.replication.silent.insert(node);
     }
 
-    fn has_diverged(&mut self, node: NodeId) {
+    fn mark_diverged(&mut self, node: NodeId) {
         self.replication.asked.take_if(|(asked, _)| *asked == node);
         self.replication.diverged.insert(node);
     }
 
-    /// This node leads from here on; followers whose log ends elsewhere pull.
-    pub(crate) fn leads_with_log(&mut self, epoch: Epoch) {
+    /// Tells members that this node leads and where its log ends; those whose log ends elsewhere pull.
+    pub(crate) fn announce_log_head(&mut self, epoch: Epoch) {
         let LogHead { index, hash } = self.log.durable();
         let message =
             LogMessage::Entries { epoch, after_index: index, after_hash: hash, entries: Vec::new() };
@@ -277,12 +277,12 @@ impl NodeMachine {
             return;
         }
         if entries.is_empty() || after != self.log.durable() || self.writes.is_log_busy() {
-            self.has_diverged(from);
+            self.mark_diverged(from);
         } else {
             match self.checked(&entries) {
                 Ok(events) if self.is_of_no_use(&events) => {
                     tracing::info!(target: "events::log", peer = %from, entries = entries.len(), "not taken: what they move serves here");
-                    self.has_diverged(from);
+                    self.mark_diverged(from);
                 }
                 Ok(events) => {
                     tracing::info!(target: "events::log", peer = %from, entries = entries.len(), "taken before leading");
@@ -291,7 +291,7 @@ impl NodeMachine {
                 }
                 Err(reason) => {
                     tracing::warn!(target: "events::log", peer = %from, %reason, "entries that cannot be");
-                    self.has_diverged(from);
+                    self.mark_diverged(from);
                 }
             }
         }
@@ -305,7 +305,7 @@ impl NodeMachine {
             return;
         }
         if !ancestors.contains(head, self.log.durable()) || self.writes.is_log_busy() {
-            self.has_diverged(from);
+            self.mark_diverged(from);
         } else {
             match self.decoded(state) {
                 Ok(state) => {
@@ -315,7 +315,7 @@ impl NodeMachine {
                 }
                 Err(reason) => {
                     tracing::warn!(target: "events::log", peer = %from, %reason, "a snapshot that cannot be");
-                    self.has_diverged(from);
+                    self.mark_diverged(from);
                 }
             }
         }

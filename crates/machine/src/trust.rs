@@ -47,7 +47,7 @@ pub struct TrustMessage {
     pub cluster: EntryId,
     /// Entries that the sender has: those that no other follows, and some before them.
     pub known: Vec<EntryId>,
-    /// What.
+    /// Question, answer or entries.
     pub what: TrustNews,
 }
 

@@ -25,7 +25,7 @@ pub enum Input {
     Refused(NodeId),
     /// A member said something. `from` is whom the transport authenticated.
     Message {
-        /// Who.
+        /// The member that sent it.
         from: NodeId,
         /// The message.
         message: Message,
@@ -65,7 +65,7 @@ pub enum Input {
     Renew,
     /// What this member says as coordinator cannot be: it is not followed until then.
     Distrust {
-        /// Whom.
+        /// The member that is not followed.
         node: NodeId,
         /// For how long.
         until: Time,
@@ -101,7 +101,7 @@ pub enum Output {
     NodeLost {
         /// The node.
         node: NodeId,
-        /// Why.
+        /// Why it counts as lost.
         reason: LossReason,
     },
     /// Follow this coordinator and refuse commands of lower epochs. Also said to the coordinator itself.
@@ -132,7 +132,7 @@ pub enum Output {
 pub enum NodeStatus {
     /// Not heard yet.
     Unseen,
-    /// Works.
+    /// The node works.
     Alive,
     /// Silent, or its connection was reset.
     Suspected,
@@ -141,6 +141,6 @@ pub enum NodeStatus {
         /// When it means to be back.
         until: Time,
     },
-    /// Gone.
+    /// The node is gone.
     Lost(LossReason),
 }

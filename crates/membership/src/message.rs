@@ -99,7 +99,7 @@ pub struct LogEnd {
 pub enum MemberHealth {
     /// Not heard yet.
     Unseen,
-    /// Works.
+    /// The node works.
     Alive,
     /// May be gone.
     Suspected,
@@ -108,7 +108,7 @@ pub enum MemberHealth {
         /// From now.
         for_ms: u64,
     },
-    /// Gone.
+    /// The node is gone.
     Lost(LossReason),
 }
 

@@ -4,7 +4,7 @@
 //!         [--break-every N] [--stall-every N] [--signature-uses N] [--until-stdin-ends]
 
 #![forbid(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "it says where it is")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it says where it is")]
 
 use std::collections::BTreeMap;
 use std::io;

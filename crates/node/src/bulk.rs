@@ -120,7 +120,7 @@ pub struct PeerChunks {
 
 /// How chunks are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum From {
+pub enum ChunkSource {
     /// What the holder has.
     Disk,
     /// What it may fetch from a hub for this.
@@ -155,7 +155,7 @@ pub enum FetchError {
     Dial {
         /// The holder.
         holder: NodeId,
-        /// Why.
+        /// Why no connection came about.
         #[source]
         source: Box<DialError>,
     },
@@ -206,19 +206,19 @@ pub enum FetchError {
 pub enum MemberError {
     #[error("it is not there")]
     Gone,
-    #[error("its id is none")]
+    #[error("its id is invalid")]
     NoId,
     #[error("it did not answer within {seconds} s")]
     Late { seconds: u64 },
     #[error(transparent)]
     Fetch(Box<FetchError>),
-    #[error("its answer is none")]
+    #[error("its answer cannot be decoded")]
     Unreadable(#[from] postcard::Error),
     #[error("it sent {lines} lines of its log")]
     TooManyLines { lines: usize },
 }
 
-impl std::convert::From<FetchError> for MemberError {
+impl From<FetchError> for MemberError {
     fn from(error: FetchError) -> Self {
         Self::Fetch(Box::new(error))
     }
@@ -240,9 +240,8 @@ impl FetchError {
     }
 }
 
-/// Dials a node's addresses one after the other, [`DIAL_APART`]: of those that it had before nobody answers,
-/// and that takes a network seconds to say. The first that answers, or why the last did not; `None` without
-/// an address.
+/// Dials a node's addresses, each [`DIAL_APART`] after the one before (happy eyeballs, RFC 8305): an old
+/// address fails only after seconds. The first that answers, or why the last did not; `None` without any.
 async fn first_to_answer<T, E, F: Future<Output = Result<T, E>>>(
     addresses: &[SocketAddr],
     dial: impl Fn(&SocketAddr) -> F,
@@ -268,7 +267,7 @@ type ChunkAnswer = Result<bytes::Bytes, FetchError>;
 /// Chunks that are asked of one holder, a few ahead of the one that comes next.
 struct AskedChunks<'a> {
     model: ModelId,
-    from: From,
+    from: ChunkSource,
     next: std::slice::Iter<'a, ChunkRef>,
     under_way: VecDeque<ChunkRef>,
     /// From then on the path is measured: before the first the holder may have looked for the file.
@@ -276,7 +275,7 @@ struct AskedChunks<'a> {
 }
 
 impl<'a> AskedChunks<'a> {
-    fn new(model: ModelId, chunks: &'a [ChunkRef], from: From) -> Self {
+    fn new(model: ModelId, chunks: &'a [ChunkRef], from: ChunkSource) -> Self {
         Self { model, from, next: chunks.iter(), under_way: VecDeque::new(), first_came: None }
     }
 }
@@ -382,7 +381,7 @@ impl Fetcher {
         &mut self,
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
-        from: From,
+        from: ChunkSource,
         refused: &mut RefusedChunks,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
@@ -395,9 +394,9 @@ impl Fetcher {
             };
             match (kept, from) {
                 (Ok(len), _) => progress(FetchProgress::Stored(len)),
-                (Err(error), From::Disk) => refused.note(Instant::now(), chunk, error)?,
+                (Err(error), ChunkSource::Disk) => refused.note(Instant::now(), chunk, error)?,
                 // What a hub refuses a member, it refuses it for all of them.
-                (Err(error), From::Hub) => return Err(error),
+                (Err(error), ChunkSource::Hub) => return Err(error),
             }
         }
         Ok(())
@@ -412,8 +411,8 @@ impl Fetcher {
         while asked.under_way.len() < IN_FLIGHT_MAX {
             let Some(&chunk) = asked.next.next() else { break };
             let ask = match asked.from {
-                From::Disk => Ask::Chunk { model, chunk },
-                From::Hub => Ask::Relay { model, chunk },
+                ChunkSource::Disk => Ask::Chunk { model, chunk },
+                ChunkSource::Hub => Ask::Relay { model, chunk },
             };
             self.ask(&ask).await?;
             asked.under_way.push_back(chunk);
@@ -451,7 +450,7 @@ impl Fetcher {
         refused: &mut RefusedChunks,
     ) -> Result<(), FetchError> {
         let holder = self.holder;
-        let mut asked = AskedChunks::new(model, chunks, From::Disk);
+        let mut asked = AskedChunks::new(model, chunks, ChunkSource::Disk);
         let mut place = |chunk: ChunkRef, came: &[u8]| {
             let wrong = |reason: String| FetchError::Wrong { holder, reason };
             let at = manifest.chunk_start(chunk).checked_sub(start).map(|at| at as usize);
@@ -587,7 +586,7 @@ mod tests {
             (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
         let mut refused = RefusedChunks::default();
         let mut fetcher = member.dialled().await;
-        let fetched = fetcher.chunks(&partial, &all, From::Disk, &mut refused, &mut |_| {}).await;
+        let fetched = fetcher.chunks(&partial, &all, ChunkSource::Disk, &mut refused, &mut |_| {}).await;
         (fetched, partial.held_chunks().iter().map(|chunk| chunk.index).collect(), refused)
     }
 

@@ -18,7 +18,7 @@ impl Clock {
         Self { started: Instant::now() }
     }
 
-    /// Now.
+    /// The present, by both clocks.
     pub fn now(&self) -> Now {
         Now { time: self.time(), unix_s: unix_s() }
     }

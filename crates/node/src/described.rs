@@ -12,9 +12,9 @@ pub struct DescribedTensor {
     pub name: TensorName,
     /// How elements are stored.
     pub dtype: DType,
-    /// Outputs.
+    /// Number of outputs.
     pub rows: u64,
-    /// Inputs.
+    /// Number of inputs.
     pub cols: u64,
 }
 

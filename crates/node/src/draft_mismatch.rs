@@ -39,7 +39,7 @@ pub enum Difference {
     /// A token is another text.
     #[error("token {id} is {own:?} against {other:?}")]
     Token {
-        /// Which.
+        /// Id of the token.
         id: u32,
         /// In the small model.
         own: String,

@@ -16,18 +16,19 @@ pub enum EngineHost {
 impl EngineHost {
     /// Hands over a step. The result comes as an event; an engine that died is reported by its `Unloaded`.
     pub fn compute(&self, job: StepJob) {
-        match self {
-            Self::Thread(thread) => thread.order(Order::Compute(job)),
-            Self::Worker(worker) => worker.order(Order::Compute(job)),
-        }
+        self.order(Order::Compute(job));
     }
 
     /// Begins another term or placement, behind the steps that it was handed before: it forgets sequences and
     /// all kept pages but `keep`, and keeps its weights. `Rewired` follows the results of those steps.
     pub fn rewire(&self, keep: Vec<PageKey>) {
+        self.order(Order::Rewire { keep });
+    }
+
+    fn order(&self, order: Order) {
         match self {
-            Self::Thread(thread) => thread.order(Order::Rewire { keep }),
-            Self::Worker(worker) => worker.order(Order::Rewire { keep }),
+            Self::Thread(thread) => thread.order(order),
+            Self::Worker(worker) => worker.order(order),
         }
     }
 

@@ -21,7 +21,7 @@ pub(crate) enum ExchangeError {
     Unreadable { what: &'static str, source: postcard::Error },
     #[error("a message of the proof has {bytes} bytes, {max} at most")]
     TooLong { bytes: usize, max: usize },
-    #[error("a message of the proof is no point of its group")]
+    #[error("a message of the proof is not a point of its group")]
     NoPoint,
     #[error("a question to become a member without words")]
     NoWords,

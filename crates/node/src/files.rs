@@ -44,7 +44,7 @@ pub enum FilesError {
     Folder {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// What the system answered.
         #[source]
         source: io::Error,
     },
@@ -63,7 +63,7 @@ pub enum FilesError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system answered.
         #[source]
         source: io::Error,
     },
@@ -72,7 +72,7 @@ pub enum FilesError {
     NotSynced {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What the system answered.
         #[source]
         source: io::Error,
     },

@@ -52,7 +52,7 @@ pub enum LibraryError {
     OtherState,
     #[error("the model that this updates is not here any more, or another commit has taken its place")]
     Superseded,
-    #[error("{0} is no id of a model")]
+    #[error("{0} is not the id of a model")]
     NoId(String),
     /// It was fetched, and exo cannot use it.
     #[error("{}; what was fetched is at {path}, and `exo prune` deletes it after an hour", chain(.error))]

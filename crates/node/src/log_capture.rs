@@ -44,7 +44,7 @@ pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Members that are asked at once.
 const ASKED_AT_ONCE: usize = 16;
-/// Lines of an answer unless more are asked for.
+/// Most lines of an answer unless more are asked for.
 const LIMIT: u32 = 200;
 
 /// Where the lines are. A value like others: clones are the same.

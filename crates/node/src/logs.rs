@@ -80,7 +80,7 @@ pub enum LogsError {
     Journal {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },

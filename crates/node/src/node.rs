@@ -200,7 +200,7 @@ impl Node {
     }
 
     /// Waits until the node sees itself: whoever hears that it has started may ask it at once.
-    pub(crate) async fn has_begun(&self) {
+    pub(crate) async fn wait_until_begun(&self) {
         let mut view = self.facade.view.clone();
         let seen = tokio::time::timeout(BEGINS_WITHIN, view.wait_for(|view| view.cluster.is_some())).await;
         if seen.is_err() {

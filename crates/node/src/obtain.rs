@@ -18,7 +18,7 @@ use exo_transport::Endpoint;
 use exo_types::NodeId;
 
 use crate::bulk::RefusedChunks;
-use crate::bulk::{FetchError, FetchProgress, Fetcher, From, PeerChunks};
+use crate::bulk::{ChunkSource, FetchError, FetchProgress, Fetcher, PeerChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
@@ -220,7 +220,7 @@ impl<'a> Obtaining<'a> {
         refused.note_list(Instant::now(), |chunk| held.has(chunk));
         let is_there = |chunk: &ChunkRef| held.has(*chunk) && !refused.has(*chunk);
         let there: Vec<ChunkRef> = missing.iter().copied().filter(is_there).collect();
-        self.fetch(index, &there, From::Disk, progress).await?;
+        self.fetch(index, &there, ChunkSource::Disk, progress).await?;
         Ok(coming)
     }
 
@@ -241,7 +241,7 @@ impl<'a> Obtaining<'a> {
         &mut self,
         index: usize,
         chunks: &[ChunkRef],
-        from: From,
+        from: ChunkSource,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
         if chunks.is_empty() {
@@ -252,7 +252,7 @@ impl<'a> Obtaining<'a> {
         let fetcher = self.fetcher(index).await?;
         let fetched = fetcher.chunks(partial, chunks, from, &mut refused, progress).await;
         // What a member fetches from the hub meanwhile says nothing of the path from it.
-        if from == From::Disk {
+        if from == ChunkSource::Disk {
             received(node, fetcher.received());
         }
         self.peers[index].refused = refused;
@@ -290,7 +290,7 @@ impl<'a> Obtaining<'a> {
             }
             self.peers[index].fetcher = None; // it has hung up if the hub was tried for a minute
             let missing = self.missing(chunks);
-            match self.fetch(index, &missing, From::Hub, progress).await {
+            match self.fetch(index, &missing, ChunkSource::Hub, progress).await {
                 Ok(()) => return Ok(None),
                 Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
                 Err(error) => self.give_up(index, &error),

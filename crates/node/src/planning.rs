@@ -74,7 +74,7 @@ pub enum QueryError {
     /// A number that must not be 0 is.
     #[error("{what} must not be 0")]
     Zero {
-        /// Which.
+        /// Which number it is.
         what: &'static str,
     },
 }

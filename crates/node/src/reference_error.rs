@@ -37,7 +37,7 @@ pub enum ReferenceError {
     Open {
         /// What was asked for.
         reference: String,
-        /// Why.
+        /// What is wrong with it.
         #[source]
         source: Box<OpenError>,
     },
@@ -50,9 +50,9 @@ pub enum ReferenceError {
     /// The disk.
     #[error("cannot write the outline of the model to {folder}")]
     Disk {
-        /// Where.
+        /// Folder of the outline.
         folder: String,
-        /// Why.
+        /// What the system answered.
         #[source]
         source: std::io::Error,
     },

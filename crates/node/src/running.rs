@@ -26,7 +26,7 @@ pub struct Prepared {
 
 /// A prompt as tokens.
 pub struct PreparedPrompt {
-    /// They.
+    /// Ids of the tokens.
     pub tokens: Vec<u32>,
     /// What `echo` sends first.
     pub echo: String,

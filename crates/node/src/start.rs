@@ -109,7 +109,7 @@ impl StartError {
 pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
     crate::choose_devices(&mut config, log).await?;
     let node = start_chosen(config, host).await?;
-    node.has_begun().await;
+    node.wait_until_begun().await;
     Ok(node)
 }
 

@@ -377,6 +377,9 @@ impl<'a> Costs<'a> {
     /// What the nodes without the file fetch of it at least.
     pub(crate) fn fetch(&self, layout: &Layout) -> Fetch {
         let PlanRequest { holders, parts, shape, devices, .. } = self.request;
+        if holders.is_empty() {
+            return Fetch::default();
+        }
         let mut missing: BTreeMap<NodeId, u64> = BTreeMap::new();
         for &(device, range) in layout.iter().filter(|(device, _)| !holders.contains(&devices[*device].node))
         {
@@ -386,9 +389,6 @@ impl<'a> Costs<'a> {
         }
         for (node, bytes) in parts {
             missing.entry(*node).and_modify(|missing| *missing = missing.saturating_sub(*bytes));
-        }
-        if holders.is_empty() {
-            return Fetch::default();
         }
         let one = |(&node, &bytes): (&NodeId, &u64)| {
             let (rate, is_measured) = self.fetch_rate(node)?;

@@ -185,7 +185,7 @@ pub enum InvalidPlan {
     /// Not every shard has its bytes.
     #[error("the plan has {stages} shards and the bytes of {sizes}")]
     Unsized {
-        /// Shards.
+        /// Shards of the plan.
         stages: usize,
         /// Sizes given.
         sizes: usize,

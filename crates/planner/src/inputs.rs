@@ -23,7 +23,7 @@ pub enum Source {
     Measured {
         /// Since the last measurement.
         age: Duration,
-        /// Measurements.
+        /// Number of measurements.
         samples: u32,
     },
     /// A file or a specification states it.

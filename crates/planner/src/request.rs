@@ -299,7 +299,7 @@ pub struct DeviceReason {
 pub struct Range {
     /// If everything is as fast as its source allows.
     pub low: u64,
-    /// Expected.
+    /// The value that is expected.
     pub expected: u64,
     /// If everything is as slow as its source allows.
     pub high: u64,

@@ -29,7 +29,7 @@ pub enum QuantError {
     /// The source is quantised, and nobody said that rounding twice is meant.
     #[error("tensor {tensor} of {model} is {dtype} already; rounding it again to {target} loses twice")]
     AlreadyQuantised {
-        /// Whose.
+        /// Model of the tensor.
         model: String,
         /// The first such tensor.
         tensor: String,
@@ -41,9 +41,9 @@ pub enum QuantError {
     /// The tokenizer has no counterpart in a GGUF file.
     #[error("the tokenizer of {model} cannot be written to a GGUF file")]
     Tokenizer {
-        /// Whose.
+        /// Model of the tokenizer.
         model: String,
-        /// Why.
+        /// What has no counterpart.
         source: TokenizerError,
     },
     /// Something else of the model has no counterpart.
@@ -51,13 +51,13 @@ pub enum QuantError {
     NotConvertible {
         /// The model.
         model: String,
-        /// Why.
+        /// Why it cannot be converted.
         reason: String,
     },
     /// A tensor that its own table of contents lists is not there.
     #[error("cannot read the tensors of {model}")]
     Tensor {
-        /// Whose.
+        /// Model of the tensor.
         model: String,
         /// The source.
         source: TensorError,

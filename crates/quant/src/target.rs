@@ -76,7 +76,7 @@ impl fmt::Display for Target {
 
 /// The word names no [`Target`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{word}` is no type of file: it must be {}", names())]
+#[error("unknown type of file `{word}`: use {}", names())]
 pub struct UnknownTarget {
     /// What was given, cut short.
     pub word: String,

@@ -18,7 +18,7 @@ pub enum Dialect {
     Responses,
     /// Anthropic's messages.
     Messages,
-    /// Ollama's.
+    /// Ollama's chat and generate.
     Ollama {
         /// Whether it is `/api/chat`.
         is_chat: bool,

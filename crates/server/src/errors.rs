@@ -69,7 +69,7 @@ impl ApiError {
         Self::new(StatusCode::FORBIDDEN, "permission_error", code, message)
     }
 
-    /// Ours.
+    /// A bug of exo.
     pub fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "internal_error", message)
     }

@@ -81,7 +81,7 @@ impl SentEvent {
 /// What a reader may see.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// All.
+    /// All of the cluster.
     Owner,
     /// The state of the cluster.
     Viewer,
@@ -105,7 +105,7 @@ impl Live {
     }
 
     /// The events from `after` on, the id of an event that the reader has, if that is remembered; else from a
-    /// snapshot on. Ends when `is_over` says why, which is asked at least with every sign of life and
+    /// snapshot on. Ends when `is_over` returns true; it is asked at least with every sign of life and
     /// whenever `ended` changes.
     pub fn stream(
         &self,

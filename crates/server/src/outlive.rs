@@ -181,8 +181,8 @@ impl OutlivingAnswer {
         self.news.send_modify(|events| *events += 1);
     }
 
-    /// Says why nothing comes.
-    pub fn waits_for(&self, reason: Option<&str>) {
+    /// Sets the reason why nothing comes; readers are told with the next keep-alive.
+    pub fn set_wait_reason(&self, reason: Option<&str>) {
         self.state().waits_for = reason.map(str::to_owned);
     }
 
@@ -349,7 +349,7 @@ mod tests {
         let mut stream =
             Box::pin(answer.read(&Positions::default(), Duration::from_millis(5)).expect("a stream"));
         assert_eq!(stream.next().await.expect("events"), "start;");
-        answer.waits_for(Some("loading 3 %"));
+        answer.set_wait_reason(Some("loading 3 %"));
         assert_eq!(stream.next().await.expect("a sign of life"), ": loading 3 %\n");
         answer.push("1;".to_owned(), Some(at("0:1")));
         assert_eq!(stream.next().await.expect("an event"), "1;");

@@ -326,7 +326,7 @@ impl<C: Chunks> Writer<C> {
     /// own.
     fn comment(&self) -> String {
         if let Sink::Kept(answer) = &self.sink {
-            answer.waits_for(self.source.waiting_for.as_deref());
+            answer.set_wait_reason(self.source.waiting_for.as_deref());
             return String::new();
         }
         let mut out = String::new();

@@ -202,7 +202,7 @@ pub fn request_id(name: &str) -> Result<RequestId, ApiError> {
     let id = name.rsplit(['-', '_']).next().and_then(|id| u128::from_str_radix(id, 16).ok());
     id.map(RequestId).ok_or_else(|| {
         let what = format!(
-            "`{name:.80}` is no id of a request: it is in `x-request-id`, and in front of the dot in `{RESUME}`"
+            "`{name:.80}` is not the id of a request: that is in `x-request-id`, and in front of the dot in `{RESUME}`"
         );
         ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_request_id", what)
     })

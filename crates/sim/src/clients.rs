@@ -24,7 +24,7 @@ const RESUMED_FROM: usize = 1 << 21;
 pub struct Client {
     /// Its place in the list of its seed.
     pub index: usize,
-    /// When.
+    /// When it asks.
     pub at: Time,
     /// Which node it asks; modulo the number of nodes.
     pub node: usize,
@@ -52,11 +52,11 @@ pub struct Choice {
 /// Something a person asks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// When.
+    /// When it is asked.
     pub at: Time,
     /// Which node; modulo the number of nodes.
     pub node: usize,
-    /// What.
+    /// What is asked.
     pub what: AskWhat,
 }
 
@@ -76,7 +76,7 @@ pub enum AskWhat {
     Unload,
     /// `exo admin add`, on an admin's node until it is done.
     Appoint {
-        /// Whom.
+        /// The node that becomes one.
         node: usize,
     },
     /// `exo remove` of a node, on an admin's node until it is done.

@@ -20,14 +20,14 @@ pub enum FaultKind {
     Crash {
         /// Which node.
         node: usize,
-        /// How.
+        /// How the process ends.
         end: End,
         /// Until it is started again.
         down: Duration,
     },
     /// Whoever coordinates dies and is started again.
     KillCoordinator {
-        /// How.
+        /// How the process ends.
         end: End,
         /// Until it is started again.
         down: Duration,
@@ -125,12 +125,12 @@ pub enum FaultKind {
         liar: usize,
         /// To whom.
         to: usize,
-        /// What.
+        /// What it says.
         lie: Lie,
     },
     /// A member says on the data channel what is not its to say.
     LieOfData {
-        /// Who.
+        /// The member that lies.
         liar: usize,
         /// To whom.
         to: usize,
@@ -145,7 +145,7 @@ pub enum FaultKind {
         to: usize,
         /// With which of its keys.
         nth: usize,
-        /// What.
+        /// What it does with it.
         trick: Trick,
     },
     /// What two nodes say to each other takes longer.
@@ -154,7 +154,7 @@ pub enum FaultKind {
         from: usize,
         /// The other.
         to: usize,
-        /// How.
+        /// How slow the path becomes.
         slowdown: Slowdown,
         /// How long.
         lasting: Duration,
@@ -213,7 +213,7 @@ pub struct Fault {
     pub index: usize,
     /// When it begins.
     pub at: Time,
-    /// What.
+    /// What happens then.
     pub kind: FaultKind,
 }
 

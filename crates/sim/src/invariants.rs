@@ -75,11 +75,11 @@ pub const ALL: &[Invariant] = &[
 /// A broken invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// Which.
+    /// Name of the invariant.
     pub invariant: &'static str,
-    /// When.
+    /// When it broke.
     pub at: Time,
-    /// How.
+    /// How it broke.
     pub text: String,
 }
 
@@ -132,12 +132,12 @@ pub enum Observation<'a> {
     },
     /// A process began. Its effects follow.
     Began {
-        /// Where.
+        /// Index of the node.
         node: usize,
     },
     /// A process ended.
     Ended {
-        /// Where.
+        /// Index of the node.
         node: usize,
     },
     /// Time for a look at the whole.

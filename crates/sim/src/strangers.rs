@@ -54,7 +54,7 @@ pub enum Trick {
 /// What it answers whoever asks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// Nothing.
+    /// It answers nothing.
     Mute,
     /// "Ask again."
     Later,

@@ -108,7 +108,7 @@ pub enum NoRoom {
         quota_bytes: u64,
         /// What they take, and what others fetch now.
         used_bytes: u64,
-        /// Where.
+        /// Folder of the store.
         folder: PathBuf,
     },
 }

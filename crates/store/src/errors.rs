@@ -114,7 +114,7 @@ pub enum ManifestError {
     Version {
         /// Its version.
         found: u16,
-        /// Ours.
+        /// Version of this program.
         known: u16,
     },
     /// A field outside of what makes sense.
@@ -253,7 +253,7 @@ pub enum StoreWarning {
     DamagedCopy {
         /// The folder.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         reason: String,
     },
 }

@@ -27,7 +27,7 @@ impl Sha256State {
         self.bytes
     }
 
-    /// Goes on with these bytes; whole blocks, or they are the last and [`Sha256State::finish`] takes them.
+    /// Absorbs whole 64-byte blocks; a shorter tail goes to [`Sha256State::finish`]. Panics otherwise.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         let (blocks, rest) = bytes.as_chunks::<BLOCK_BYTES>();
         assert!(rest.is_empty(), "{} bytes are no whole blocks", bytes.len());

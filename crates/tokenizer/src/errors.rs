@@ -41,7 +41,7 @@ pub enum TokenizerError {
     Pattern {
         /// The first 80 characters of the pattern.
         pattern: String,
-        /// Why.
+        /// Why it is refused.
         reason: String,
     },
     /// GGUF files have no keys that mean the same.

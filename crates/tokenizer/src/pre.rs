@@ -3,7 +3,7 @@
 //! GGUF carries a name where `tokenizer.json` carries the pattern itself. Names and behaviour are
 //! llama.cpp's, patterns are those of the models' own `tokenizer.json`.
 
-/// GPT-2.
+/// Splits of GPT-2.
 pub(crate) const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 /// Llama 3.
 pub(crate) const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";

@@ -59,7 +59,7 @@ pub struct EncodeOptions {
 /// A part of a text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TextPart {
-    /// Text.
+    /// Text without control tokens.
     Text(String),
     /// A control token.
     Control(u32),

@@ -47,7 +47,7 @@ pub enum DialError {
     /// Nothing answers there, or no route.
     #[error("cannot reach {addr}")]
     Unreachable {
-        /// Where.
+        /// Address of the other end.
         addr: SocketAddr,
         /// What the system said.
         #[source]
@@ -56,7 +56,7 @@ pub enum DialError {
     /// No complete handshake in time.
     #[error("no connection to {addr} within {} ms", within.as_millis())]
     Timeout {
-        /// Where.
+        /// Address of the other end.
         addr: SocketAddr,
         /// How long we waited.
         within: Duration,
@@ -64,7 +64,7 @@ pub enum DialError {
     /// Somebody else lives at that address.
     #[error("{addr} is {found}, not {expected}")]
     WrongPeer {
-        /// Where.
+        /// Address of the other end.
         addr: SocketAddr,
         /// Who was to be dialled.
         expected: NodeId,
@@ -74,7 +74,7 @@ pub enum DialError {
     /// The peer does not take us: not a member there, the wrong protocol, or too busy.
     #[error("the node at {addr} refused this node: {why}")]
     Refused {
-        /// Where.
+        /// Address of the other end.
         addr: SocketAddr,
         /// What it said.
         why: String,
@@ -92,7 +92,7 @@ pub enum DialError {
     /// The connection broke, or was no exo at the other end.
     #[error("the connection to {addr} broke during the handshake: {why}")]
     Broken {
-        /// Where.
+        /// Address of the other end.
         addr: SocketAddr,
         /// What happened.
         why: String,
@@ -128,7 +128,7 @@ pub enum FrameError {
     Version {
         /// In the header.
         found: u8,
-        /// Ours.
+        /// Version of this program.
         known: u8,
     },
     /// Nothing complete in time. What arrived is kept: ask again.

@@ -31,7 +31,8 @@ struct Entry {
 }
 
 impl Entries {
-    fn is_gone(&mut self, entry: &Entry) {
+    /// Keeps what a connection that is gone had lost.
+    fn count_lost(&mut self, entry: &Entry) {
         let Some(lost) = &entry.lost else { return };
         if self.lost_before.len() >= PEERS_MAX && !self.lost_before.contains_key(&entry.peer) {
             self.lost_before.pop_first();
@@ -80,7 +81,7 @@ impl Live {
     pub(crate) fn kill(&self, doomed: impl Fn(NodeId) -> bool) {
         let mut entries = self.lock();
         let killed: Vec<_> = entries.by_id.extract_if(|_, entry| doomed(entry.peer)).collect();
-        killed.iter().for_each(|(_, entry)| entries.is_gone(entry));
+        killed.iter().for_each(|(_, entry)| entries.count_lost(entry));
         drop(entries);
         for (_, Entry { peer, kill, .. }) in killed {
             tracing::debug!(%peer, "connection closed by this node");
@@ -97,7 +98,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut entries = self.live.lock();
         let gone = entries.by_id.remove(&self.id);
-        gone.iter().for_each(|entry| entries.is_gone(entry));
+        gone.iter().for_each(|entry| entries.count_lost(entry));
         drop(entries);
         drop(gone);
     }

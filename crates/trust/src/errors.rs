@@ -123,7 +123,7 @@ pub enum InsertError {
     Act {
         /// Which entry.
         id: EntryId,
-        /// Why.
+        /// Why it does not fit.
         #[source]
         source: ActError,
     },

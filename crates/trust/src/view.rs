@@ -36,7 +36,7 @@ pub struct Member {
 pub struct Removal {
     /// Who removed it.
     pub by: NodeId,
-    /// Why.
+    /// Why it was removed.
     pub reason: String,
 }
 

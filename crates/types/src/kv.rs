@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvDType {
-    /// Exact.
+    /// Exact, in 32-bit floats.
     F32,
     /// Half the memory; rounds each element to 11 bits.
     #[default]

@@ -22,7 +22,7 @@ pub enum PinLayers {
     Any,
     /// So many.
     Count(u32),
-    /// These.
+    /// These layers and no others.
     Range(LayerRange),
 }
 

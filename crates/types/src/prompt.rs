@@ -9,7 +9,7 @@ use crate::{TOP_MAX, list};
 /// What the last stage reports of a prompt beside the tokens that it samples.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum PromptQuery {
-    /// Nothing.
+    /// Nothing is reported.
     #[default]
     Nothing,
     /// How likely each token but the first was, with as many likeliest ones as the sampler reports.

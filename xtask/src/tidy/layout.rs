@@ -1,4 +1,5 @@
-//! How files are laid out: one style of modules, comments that a window beside another shows whole.
+//! How files are laid out: one style of modules, comments that a window beside another shows whole, docs that
+//! say something where they are shown alone.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +8,8 @@ use anyhow::Context;
 /// rustfmt keeps code within it and leaves comments alone.
 const COLUMNS_MAX: usize = 110;
 
-/// Modules that are `x/mod.rs` instead of `x.rs` beside its folder, and comment lines that are too long.
+/// Modules that are `x/mod.rs` instead of `x.rs` beside its folder, comment lines that are too long, and docs
+/// of one word.
 pub fn untidy(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let mut complaints = Vec::new();
     for file in super::rust_files(files) {
@@ -20,6 +22,12 @@ pub fn untidy(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
         complaints.extend(
             long.map(|(at, _)| format!("{}:{}: a comment past column {COLUMNS_MAX}", file.display(), at + 1)),
         );
+        if file.starts_with("crates") {
+            let words = one_word_docs(&text).into_iter();
+            complaints.extend(words.map(|line| {
+                format!("{}:{line}: a doc of one word: name what it is about, and its unit", file.display())
+            }));
+        }
     }
     Ok(complaints)
 }
@@ -37,6 +45,19 @@ fn is_long_comment(line: &str) -> bool {
     line.chars().count() > COLUMNS_MAX && !is_whole
 }
 
+/// Lines, from 1, of docs such as `Why.`: rustdoc and `openapi.json` show them without the line above, which
+/// would explain them. Names, shapes and letters of formulas stand for themselves.
+fn one_word_docs(text: &str) -> Vec<usize> {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let is_doc = |at: usize| lines.get(at).is_some_and(|line| line.starts_with("///"));
+    let is_word = |at: usize| {
+        let word = lines[at].trim_start_matches('/').trim().trim_end_matches('.');
+        word.chars().count() > 1 && word.chars().all(|c| c.is_alphabetic() || matches!(c, '\'' | '-'))
+    };
+    let is_alone = |at: usize| !is_doc(at + 1) && (at == 0 || !is_doc(at - 1));
+    (0..lines.len()).filter(|at| is_doc(*at) && is_alone(*at) && is_word(*at)).map(|at| at + 1).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +73,23 @@ mod tests {
         assert!(!is_long_comment(&format!("//! see https://{}", "x".repeat(120))));
         assert!(!is_long_comment("// short"));
         assert!(!is_long_comment(&format!("let text = \"{words}\";")));
+    }
+
+    #[test]
+    fn a_doc_says_more_than_one_word() {
+        let of = |doc: &str| one_word_docs(&format!("struct A {{\n{doc}    a: u8,\n}}\n"));
+        assert_eq!(of("    /// Why.\n"), [2]);
+        assert_eq!(of("    /// Ollama's\n"), [2]);
+        assert_eq!(one_word_docs("/// Why.\nfn f() {}\n"), [1]);
+        for fine in [
+            "    /// Why it failed.\n",
+            "    /// Why\n    /// it failed.\n",
+            "    /// It failed for this\n    /// reason.\n",
+            "    /// `[C]`\n",
+            "    /// T\n",
+            "    // Why.\n",
+        ] {
+            assert!(of(fine).is_empty(), "{fine}");
+        }
     }
 }

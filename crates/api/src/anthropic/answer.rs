@@ -17,15 +17,15 @@ pub struct Message {
     pub kind: String,
     /// Always `assistant`.
     pub role: String,
-    /// As requested.
+    /// The model's name, as the request gave it.
     pub model: String,
     /// Thoughts, text and calls, in their order.
     pub content: Vec<ContentBlock>,
-    /// Why it ended; `null` in `message_start`.
+    /// Why the answer ended; `null` in `message_start`.
     pub stop_reason: Option<StopReason>,
     /// The stop sequence that ended it.
     pub stop_sequence: Option<String>,
-    /// Tokens taken.
+    /// Tokens that the request took.
     pub usage: MessageUsage,
     /// Extension: how it was made. Absent in `message_start`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,9 +36,9 @@ pub struct Message {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ContentBlock {
-    /// What is said.
+    /// A part of the answer that is said.
     Text {
-        /// The text.
+        /// The text of the block.
         text: String,
     },
     /// What was thought before.
@@ -52,7 +52,7 @@ pub enum ContentBlock {
     ToolUse {
         /// To be named by the result.
         id: String,
-        /// The tool.
+        /// Name of the tool that is called.
         name: String,
         /// Its arguments, spelt as the model spelt them. Empty where `max_tokens` cut them.
         #[schema(value_type = Object)]
@@ -70,7 +70,7 @@ pub enum StopReason {
     MaxTokens,
     /// A stop sequence appeared.
     StopSequence,
-    /// It calls tools.
+    /// The model calls tools.
     ToolUse,
 }
 
@@ -83,7 +83,7 @@ pub struct MessageUsage {
     pub cache_creation_input_tokens: u32,
     /// Tokens of the prompt that were there already.
     pub cache_read_input_tokens: u32,
-    /// Tokens generated.
+    /// Tokens generated for the answer.
     pub output_tokens: u32,
     /// About the generated tokens.
     pub output_tokens_details: OutputTokensDetails,
@@ -114,38 +114,38 @@ impl From<Usage> for MessageUsage {
 pub enum MessageEvent {
     /// The answer begins; it has no content yet.
     MessageStart {
-        /// Its head.
+        /// The answer's head, with no content yet.
         message: Message,
     },
     /// A block begins.
     ContentBlockStart {
-        /// Which, from 0.
+        /// Index of the block, from 0.
         index: usize,
-        /// Empty.
+        /// The block, empty so far.
         content_block: ContentBlock,
     },
     /// A block goes on.
     ContentBlockDelta {
-        /// Which.
+        /// Index of the block, from 0.
         index: usize,
-        /// What is new.
+        /// What is new of the block.
         delta: BlockDelta,
     },
     /// A block is complete.
     ContentBlockStop {
-        /// Which.
+        /// Index of the block, from 0.
         index: usize,
     },
     /// The answer is complete.
     MessageDelta {
-        /// Why.
+        /// Why the answer ended.
         delta: MessageEnd,
         /// Tokens taken, in all.
         usage: MessageUsage,
         /// Extension: how it was made.
         exo: ExoSummary,
     },
-    /// Nothing follows.
+    /// The stream ends; nothing follows.
     MessageStop,
     /// The answer is still waited for.
     Ping,
@@ -173,15 +173,15 @@ impl MessageEvent {
 pub enum BlockDelta {
     /// Text to append.
     TextDelta {
-        /// The text.
+        /// The text to append.
         text: String,
     },
     /// Text of the thought to append.
     ThinkingDelta {
-        /// The text.
+        /// Text of the thought to append.
         thinking: String,
     },
-    /// The thought's signature.
+    /// The signature of the thought.
     SignatureDelta {
         /// It proves nothing here.
         signature: String,
@@ -196,7 +196,7 @@ pub enum BlockDelta {
 /// Why an answer ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct MessageEnd {
-    /// Why.
+    /// Why the answer ended; `null` if it has not.
     pub stop_reason: Option<StopReason>,
     /// The stop sequence that ended it.
     pub stop_sequence: Option<String>,

@@ -52,7 +52,7 @@ pub fn take_messages(
             }
             "assistant" => turns.assistant(content, &content_path)?,
             other => {
-                let message = format!("`{other:.40}` is no role: user, assistant and system are");
+                let message = format!("unknown role `{other:.40}`: use user, assistant or system");
                 return Err(BadParam::invalid(format!("{path}.role"), message));
             }
         }

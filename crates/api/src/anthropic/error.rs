@@ -9,13 +9,13 @@ pub struct MessagesError {
     /// Always `error`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The error.
+    /// The error, with its kind and message.
     pub error: MessagesErrorDetail,
     /// As in the header `request-id` and in the logs.
     pub request_id: String,
 }
 
-/// One error.
+/// Kind and message of an error.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct MessagesErrorDetail {
     /// The class: `invalid_request_error`, `not_found_error`, `overloaded_error`, …

@@ -44,9 +44,9 @@ pub struct ModelInfo {
     pub kind: String,
     /// What to send as `model`.
     pub id: String,
-    /// The same.
+    /// The model's name, the same as `id`.
     pub display_name: String,
-    /// When it became known.
+    /// When the model became known.
     pub created_at: String,
     /// Always `active`.
     pub lifecycle: String,

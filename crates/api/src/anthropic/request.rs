@@ -21,7 +21,7 @@ use crate::tools::{
 /// What an answer shows of thoughts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Thoughts {
-    /// The whole.
+    /// The whole thought is shown.
     Shown,
     /// That there were some.
     Omitted,
@@ -34,7 +34,7 @@ pub enum Thoughts {
 pub struct MessagesRequest {
     /// Name or id of a model.
     pub model: String,
-    /// Whether to stream.
+    /// Whether the answer is streamed.
     pub streams: bool,
     /// What is shown of thoughts.
     pub thoughts: Thoughts,
@@ -230,7 +230,7 @@ fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<(ToolChoice, boo
             ToolChoice::Of { allowed: vec![name], is_required: true }
         }
         other => {
-            let message = format!("`{other:.40}` is no choice: auto, any, tool and none are");
+            let message = format!("unknown choice `{other:.40}`: use auto, any, tool or none");
             return Err(BadParam::unsupported("tool_choice.type", message));
         }
     };
@@ -336,7 +336,7 @@ fn take_output_config(config: Option<Value>) -> Result<(AnswerFormat, Option<Str
     let mut fields = Fields::new(config, "output_config")?;
     let effort: Option<String> = fields.take("effort", "a string")?;
     if let Some(other) = effort.as_ref().filter(|word| !EFFORTS.contains(&word.as_str())) {
-        let message = format!("`{other:.40}` is no effort: {} are", EFFORTS.join(", "));
+        let message = format!("unknown effort `{other:.40}`: use one of {}", EFFORTS.join(", "));
         return Err(BadParam::invalid("output_config.effort", message));
     }
     let format = match fields.take_value("format") {
@@ -352,7 +352,7 @@ fn format_of(format: Value) -> Result<AnswerFormat, BadParam> {
     let mut fields = Fields::new(format, "output_config.format")?;
     let kind: String = fields.take_required("type", "a string")?;
     if kind != "json_schema" {
-        let message = format!("`{kind:.40}` is no format: json_schema is");
+        let message = format!("unknown format `{kind:.40}`: use json_schema");
         return Err(BadParam::unsupported("output_config.format.type", message));
     }
     let name = fields.name("schema");

@@ -10,7 +10,7 @@ use crate::summary::{ExoSummary, TokenLogprob};
 /// The whole answer, or a line of it.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct OllamaAnswer {
-    /// As requested.
+    /// The model's name, as the request gave it.
     pub model: String,
     /// When the request came, as RFC 3339.
     pub created_at: String,
@@ -31,7 +31,7 @@ pub struct OllamaAnswer {
     /// Why it ended: `stop`, `length`, or `load`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub done_reason: Option<String>,
-    /// Nanoseconds in all.
+    /// Nanoseconds that the request took in all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_duration: Option<u64>,
     /// Nanoseconds until the prompt was begun: of loading and waiting.
@@ -43,7 +43,7 @@ pub struct OllamaAnswer {
     /// Nanoseconds of reading the prompt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_eval_duration: Option<u64>,
-    /// Tokens generated.
+    /// Tokens generated for the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub eval_count: Option<u32>,
     /// Nanoseconds of generating those behind the first.
@@ -62,12 +62,12 @@ pub struct OllamaAnswer {
 pub struct OllamaMessage {
     /// Always `assistant`.
     pub role: String,
-    /// The text.
+    /// Text of the message.
     pub content: String,
     /// What was thought before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<String>,
-    /// What it calls.
+    /// Tools that the model calls.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<OllamaCall>,
 }
@@ -77,7 +77,7 @@ pub struct OllamaMessage {
 pub struct OllamaCall {
     /// The call's own name.
     pub id: String,
-    /// The tool.
+    /// The tool that is called.
     pub function: OllamaFunction,
 }
 
@@ -86,7 +86,7 @@ pub struct OllamaCall {
 pub struct OllamaFunction {
     /// Which call, from 0.
     pub index: u32,
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// An object, spelt as the model spelt it. Empty where the end of the answer cut it.
     #[schema(value_type = Object)]

@@ -89,11 +89,11 @@ pub fn embed_part_name(part: RequestPart, input: &str) -> String {
 /// The answer of `/api/embed`.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct OllamaEmbeddings {
-    /// As requested.
+    /// The model's name, as the request gave it.
     pub model: String,
-    /// One for each input, each of length 1.
+    /// One vector for each input, each of length 1.
     pub embeddings: Vec<Vec<f32>>,
-    /// Nanoseconds in all.
+    /// Nanoseconds that the request took in all.
     pub total_duration: u64,
     /// Nanoseconds until the first input was begun: of loading and waiting.
     pub load_duration: u64,

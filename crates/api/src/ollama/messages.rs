@@ -29,7 +29,7 @@ pub fn take_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
         OLLAMA_CHAT.check(&mut fields, "messages[].")?;
         fields.finish()?;
         if !["system", "user", "assistant", "tool"].contains(&role.as_str()) {
-            let message = format!("`{role:.40}` is no role: system, user, assistant and tool are");
+            let message = format!("unknown role `{role:.40}`: use system, user, assistant or tool");
             return Err(BadParam::invalid(format!("{path}.role"), message));
         }
         check_role(&path, &role, calls.is_empty(), reasoning_content.is_none())?;

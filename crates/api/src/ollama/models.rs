@@ -16,7 +16,7 @@ const NEVER: &str = "9999-12-31T23:59:59Z";
 /// A list of models.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct OllamaModels {
-    /// They, by name.
+    /// The models, sorted by name.
     pub models: Vec<OllamaModel>,
 }
 
@@ -25,16 +25,16 @@ pub struct OllamaModels {
 pub struct OllamaModel {
     /// What to send as `model`.
     pub name: String,
-    /// The same.
+    /// The model's name, the same as `name`.
     pub model: String,
     /// When its file was last changed, where that is known; of `/api/tags`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub modified_at: Option<String>,
     /// Bytes of its weights.
     pub size: u64,
-    /// Its id.
+    /// The model's id in exo.
     pub digest: String,
-    /// More of it.
+    /// Format, family and size of the model.
     pub details: OllamaDetails,
     /// When it is unloaded if no request comes, as far as this machine knows of requests. Far away where a
     /// person placed it: that stays. Of `/api/ps`.
@@ -50,11 +50,11 @@ pub struct OllamaModel {
 pub struct OllamaDetails {
     /// Always empty.
     pub parent_model: String,
-    /// `gguf` or `safetensors`.
+    /// Format of the files: `gguf` or `safetensors`.
     pub format: String,
-    /// The architecture.
+    /// Architecture of the model.
     pub family: String,
-    /// The same.
+    /// Architecture of the model, as a list of one.
     pub families: Vec<String>,
     /// How many parameters it has: `8.0B`, `596.0M`; empty where that is not known.
     pub parameter_size: String,
@@ -137,14 +137,14 @@ impl OllamaModels {
 /// The answer of `/api/show`.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct OllamaShow {
-    /// More of it.
+    /// Format, family and size of the model.
     pub details: OllamaDetails,
     /// Numbers of the architecture, by the keys of GGUF files.
     #[schema(value_type = Object)]
     pub model_info: Map<String, Value>,
     /// `completion`, and `tools`, `thinking`, `insert` where template and vocabulary have a form for them.
     pub capabilities: Vec<String>,
-    /// Its licence, where it is known.
+    /// Licence of the model, where it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub license: Option<String>,
     /// When its file was last changed, where that is known.

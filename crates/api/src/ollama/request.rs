@@ -215,9 +215,9 @@ fn take_think(think: Option<Value>) -> Result<(Reasoning, bool), BadParam> {
 /// A request about one model: `/api/show` and `/api/pull`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedModel {
-    /// Its name.
+    /// Name of the model.
     pub model: String,
-    /// Whether to stream.
+    /// Whether the answer is streamed.
     pub streams: bool,
 }
 

@@ -217,7 +217,7 @@ pub(super) fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
         Some("none") => Ok(Reasoning::Off),
         Some(word) if EFFORTS.contains(&word) => Ok(Reasoning::effort(word)),
         Some(other) => {
-            let message = format!("`{other:.40}` is no effort: {} are", EFFORTS.join(", "));
+            let message = format!("unknown effort `{other:.40}`: use one of {}", EFFORTS.join(", "));
             Err(BadParam::invalid("reasoning_effort", message))
         }
     }
@@ -248,7 +248,7 @@ fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
         }
         other => {
             let message =
-                format!("`{other:.40}` is no role: system, developer, user, assistant and tool are");
+                format!("unknown role `{other:.40}`: use system, developer, user, assistant or tool");
             return Err(BadParam::invalid(fields.name("role"), message));
         }
     };

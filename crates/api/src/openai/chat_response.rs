@@ -14,30 +14,30 @@ pub struct ChatCompletion {
     pub id: String,
     /// Always `chat.completion`.
     pub object: String,
-    /// Seconds since 1970.
+    /// When the answer was made, in seconds since 1970.
     pub created: u64,
-    /// As requested.
+    /// The model's name, as the request gave it.
     pub model: String,
     /// The kernel families: equal fingerprints and seeds give equal text.
     pub system_fingerprint: Option<String>,
     /// The answers, by index.
     pub choices: Vec<ChatChoice>,
-    /// Tokens taken.
+    /// Tokens that the request took.
     pub usage: UsageBody,
     /// How it was made.
     pub exo: ExoSummary,
 }
 
-/// One answer.
+/// One choice of an answer.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChatChoice {
-    /// From 0.
+    /// Number of the choice, from 0.
     pub index: u16,
-    /// The message.
+    /// Message of the choice.
     pub message: AssistantMessage,
     /// Probabilities, where asked for.
     pub logprobs: Option<ChatLogprobs>,
-    /// Why it ended.
+    /// Why the choice ended.
     pub finish_reason: FinishReason,
 }
 
@@ -53,7 +53,7 @@ pub struct AssistantMessage {
     /// What the model thought before. An extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
-    /// What it calls.
+    /// Tools that the model calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<AnsweredCall>,
 }
@@ -66,14 +66,14 @@ pub struct AnsweredCall {
     /// Always `function`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The tool.
+    /// Name and arguments of the call.
     pub function: AnsweredFunction,
 }
 
 /// A tool's name and arguments.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct AnsweredFunction {
-    /// The tool.
+    /// Name of the tool.
     pub name: String,
     /// A JSON object as text.
     pub arguments: String,
@@ -90,7 +90,7 @@ pub struct StreamedCall {
     /// `function`, in the call's first delta.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// What is new.
+    /// What is new of the call.
     pub function: StreamedFunction,
 }
 
@@ -100,7 +100,7 @@ pub struct StreamedFunction {
     /// The tool, in the call's first delta.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// JSON to append.
+    /// JSON text to append to the arguments.
     pub arguments: String,
 }
 
@@ -116,7 +116,7 @@ impl From<CallDelta> for StreamedCall {
 /// Probabilities of an answer's tokens.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ChatLogprobs {
-    /// Token by token.
+    /// The tokens of the message, each with its log-probability.
     pub content: Vec<TokenLogprob>,
     /// Always `null`.
     pub refusal: Option<String>,
@@ -131,7 +131,7 @@ pub struct ChatChunk {
     pub object: String,
     /// Seconds since 1970, the same in all chunks.
     pub created: u64,
-    /// As requested.
+    /// The model's name, as the request gave it.
     pub model: String,
     /// The kernel families, in the usage chunk.
     pub system_fingerprint: Option<String>,
@@ -147,9 +147,9 @@ pub struct ChatChunk {
 /// What is new in one choice.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ChatChunkChoice {
-    /// From 0.
+    /// Number of the choice, from 0.
     pub index: u16,
-    /// The new part.
+    /// What is new of the choice.
     pub delta: ChatDelta,
     /// Probabilities of the new tokens, where asked for.
     pub logprobs: Option<ChatLogprobs>,
@@ -163,7 +163,7 @@ pub struct ChatDelta {
     /// `assistant`, in the choice's first chunk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
-    /// Text to append.
+    /// Text to append to the message.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
     /// Text of the thought to append. An extension.

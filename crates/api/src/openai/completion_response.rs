@@ -16,9 +16,9 @@ pub struct Completion {
     pub id: String,
     /// Always `text_completion`.
     pub object: String,
-    /// Seconds since 1970.
+    /// When the answer was made, in seconds since 1970.
     pub created: u64,
-    /// As requested.
+    /// The model's name, as the request gave it.
     pub model: String,
     /// The kernel families; in a stream only in the usage chunk.
     pub system_fingerprint: Option<String>,
@@ -36,7 +36,7 @@ pub struct Completion {
 pub struct CompletionChoice {
     /// The text, after the prompt's with `echo`.
     pub text: String,
-    /// From 0.
+    /// Number of the choice, from 0.
     pub index: u16,
     /// Probabilities, where asked for.
     pub logprobs: Option<CompletionLogprobs>,

@@ -79,25 +79,25 @@ pub fn part_name(part: RequestPart) -> String {
     .to_owned()
 }
 
-/// The vectors.
+/// The vectors of a request.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct EmbeddingList {
     /// Always `list`.
     pub object: String,
-    /// One for each input, in order.
+    /// One vector for each input, in order.
     pub data: Vec<EmbeddingObject>,
-    /// As requested.
+    /// The model's name, as the request gave it.
     pub model: String,
-    /// Tokens taken.
+    /// Tokens that the request took.
     pub usage: UsageBody,
 }
 
-/// One vector.
+/// The vector of one input.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct EmbeddingObject {
     /// Always `embedding`.
     pub object: String,
-    /// Of which input, from 0.
+    /// Number of the input, from 0.
     pub index: u32,
     /// It, of length 1.
     pub embedding: EmbeddingVector,
@@ -107,7 +107,7 @@ pub struct EmbeddingObject {
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum EmbeddingVector {
-    /// As numbers.
+    /// The vector as numbers.
     Float(Vec<f32>),
     /// Base64 of the elements as little-endian f32, one behind the other.
     Base64(String),

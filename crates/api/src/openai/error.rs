@@ -6,11 +6,11 @@ use utoipa::ToSchema;
 /// The body of every answer that is not a success, and of an `error` event within a stream.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
-    /// The error.
+    /// What went wrong, and its code.
     pub error: ErrorDetail,
 }
 
-/// One error.
+/// What went wrong, and its code.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ErrorDetail {
     /// For people: what was attempted, with which numbers.
@@ -20,6 +20,6 @@ pub struct ErrorDetail {
     pub kind: String,
     /// The parameter to change, where it is one.
     pub param: Option<String>,
-    /// Stable, for programs.
+    /// Code of the error; stable, for programs.
     pub code: String,
 }

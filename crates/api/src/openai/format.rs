@@ -42,7 +42,7 @@ fn response_format(value: Value) -> Result<AnswerFormat, BadParam> {
             json_schema(&name, schema)?
         }
         other => {
-            let message = format!("`{other:.40}` is no format: text, json_object and json_schema are");
+            let message = format!("unknown format `{other:.40}`: use text, json_object or json_schema");
             return Err(BadParam::invalid(fields.name("type"), message));
         }
     };

@@ -14,7 +14,7 @@ pub struct ModelList {
     pub data: Vec<ModelObject>,
 }
 
-/// One model.
+/// One model of the list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ModelObject {
     /// What to send as `model`.

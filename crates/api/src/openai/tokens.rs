@@ -145,22 +145,22 @@ pub struct Tokenized {
     pub token_strs: Option<Vec<String>>,
 }
 
-/// Tokens.
+/// The tokens of a text.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum TokenList {
-    /// Their ids.
+    /// Ids of the tokens.
     Ids(Vec<u32>),
-    /// With their texts.
+    /// Ids of the tokens, with their texts.
     WithPieces(Vec<TokenWithPiece>),
 }
 
 /// A token with its text.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct TokenWithPiece {
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// Its text.
+    /// Text of the token.
     pub piece: TokenText,
 }
 
@@ -168,7 +168,7 @@ pub struct TokenWithPiece {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum TokenText {
-    /// Text.
+    /// Whole characters, as text.
     Text(String),
     /// Bytes that are no text alone.
     Bytes(Vec<u8>),

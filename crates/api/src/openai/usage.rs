@@ -12,9 +12,9 @@ pub struct UsageBody {
     pub prompt_tokens: u32,
     /// Tokens generated over all choices.
     pub completion_tokens: u32,
-    /// Their sum.
+    /// Sum of the tokens of prompt and answers.
     pub total_tokens: u32,
-    /// About the prompt.
+    /// Tokens of the prompt that were found in the cache.
     pub prompt_tokens_details: PromptTokensDetails,
     /// About what was generated.
     pub completion_tokens_details: CompletionTokensDetails,

@@ -16,48 +16,48 @@ pub struct Response {
     pub id: String,
     /// Always `response`.
     pub object: String,
-    /// Seconds since 1970.
+    /// When the answer was made, in seconds since 1970.
     pub created_at: u64,
-    /// How far it is.
+    /// State of the answer.
     pub status: ResponseStatus,
-    /// Why it failed.
+    /// Why the answer failed; `null` unless it did.
     pub error: Option<ResponseError>,
-    /// Why it is incomplete.
+    /// Why the answer is incomplete; `null` unless it is.
     pub incomplete_details: Option<IncompleteDetails>,
-    /// As requested.
+    /// The instructions, as the request gave them.
     pub instructions: Option<String>,
-    /// As requested.
+    /// The limit of tokens, as the request gave it.
     pub max_output_tokens: Option<u32>,
-    /// As requested.
+    /// The metadata, as the request gave it.
     #[schema(value_type = Object)]
     pub metadata: Map<String, Value>,
-    /// As requested.
+    /// The model's name, as the request gave it.
     pub model: String,
     /// Thought, text and calls, in their order.
     pub output: Vec<OutputItem>,
-    /// As requested.
+    /// Whether calls may be parallel, as the request gave it.
     pub parallel_tool_calls: bool,
-    /// As requested.
+    /// The id of the response before, as the request gave it.
     pub previous_response_id: Option<String>,
-    /// As requested.
+    /// The settings of thinking, as the request gave them.
     #[schema(value_type = Object)]
     pub reasoning: Value,
     /// Whether it is kept.
     pub store: bool,
-    /// As requested, or the default.
+    /// The temperature, as the request gave it, or the default.
     pub temperature: f32,
-    /// As requested.
+    /// The format of the text, as the request gave it.
     #[schema(value_type = Object)]
     pub text: Value,
-    /// As requested.
+    /// The choice of tools, as the request gave it.
     #[schema(schema_with = word_or_object)]
     pub tool_choice: Value,
-    /// As requested.
+    /// The tools, as the request gave them.
     #[schema(value_type = Vec<Object>)]
     pub tools: Vec<Value>,
-    /// As requested.
+    /// The number of alternatives, as the request gave it.
     pub top_logprobs: u8,
-    /// As requested, or the default.
+    /// The bound on probability mass, as the request gave it, or the default.
     pub top_p: f32,
     /// Always `disabled`.
     pub truncation: String,
@@ -101,26 +101,26 @@ impl Response {
     }
 }
 
-/// How far an answer, or an item of it, is.
+/// State of an answer, or of an item of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseStatus {
-    /// It is being made.
+    /// The answer is being generated.
     InProgress,
-    /// It is whole.
+    /// The answer is whole.
     Completed,
-    /// It was cut.
+    /// The answer was cut.
     Incomplete,
-    /// It failed.
+    /// The answer failed.
     Failed,
 }
 
 /// Why an answer failed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct ResponseError {
-    /// Stable, for programs.
+    /// Code of the error; stable, for programs.
     pub code: String,
-    /// What happened.
+    /// What happened, to be displayed.
     pub message: String,
 }
 
@@ -137,37 +137,37 @@ pub struct IncompleteDetails {
 pub enum OutputItem {
     /// What was thought before.
     Reasoning {
-        /// Its id.
+        /// Id of the item.
         id: String,
         /// Always empty: the whole thought is in `content`.
         summary: Vec<Value>,
-        /// The thought.
+        /// Text of the thought.
         content: Vec<ReasoningText>,
-        /// How far it is.
+        /// State of the item.
         status: ResponseStatus,
     },
-    /// What is said.
+    /// A part of the answer that is said.
     Message {
-        /// Its id.
+        /// Id of the item.
         id: String,
-        /// How far it is.
+        /// State of the item.
         status: ResponseStatus,
         /// Always `assistant`.
         role: String,
-        /// The text.
+        /// Text of the message.
         content: Vec<OutputText>,
     },
     /// A call of a tool.
     FunctionCall {
-        /// Its id.
+        /// Id of the item.
         id: String,
         /// To be named by the result.
         call_id: String,
-        /// The tool.
+        /// Name of the tool.
         name: String,
         /// A JSON object as text.
         arguments: String,
-        /// How far it is.
+        /// State of the item.
         status: ResponseStatus,
     },
 }
@@ -196,7 +196,7 @@ pub struct OutputText {
     /// Always `output_text`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The text.
+    /// Text of this part.
     pub text: String,
     /// Always empty.
     pub annotations: Vec<Value>,
@@ -210,7 +210,7 @@ pub struct ReasoningText {
     /// Always `reasoning_text`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The text.
+    /// Text of this part.
     pub text: String,
 }
 
@@ -219,13 +219,13 @@ pub struct ReasoningText {
 pub struct ResponseUsage {
     /// Tokens of the prompt.
     pub input_tokens: u32,
-    /// About them.
+    /// How many input tokens were found in the cache.
     pub input_tokens_details: InputTokensDetails,
-    /// Tokens generated.
+    /// Tokens generated for the answer.
     pub output_tokens: u32,
-    /// About them.
+    /// How many output tokens were thoughts.
     pub output_tokens_details: OutputTokensDetails,
-    /// Their sum.
+    /// Sum of input and output tokens.
     pub total_tokens: u32,
 }
 
@@ -265,7 +265,7 @@ impl From<Usage> for ResponseUsage {
 /// An answer that is kept no longer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
 pub struct ResponseDeleted {
-    /// Its id.
+    /// Id of the deleted response.
     pub id: String,
     /// Always `response`.
     pub object: String,

@@ -6,13 +6,13 @@ use utoipa::ToSchema;
 use super::answer::{OutputItem, OutputText, ReasoningText, Response};
 use crate::summary::TokenLogprob;
 
-/// One event.
+/// One event of a streamed response.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct ResponseEvent {
-    /// What happened.
+    /// Kind and content of the event.
     #[serde(flatten)]
     pub body: EventBody,
-    /// From 0, one more each time.
+    /// Number of the event, from 0, one more each time.
     pub sequence_number: u32,
 }
 
@@ -20,13 +20,13 @@ pub struct ResponseEvent {
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum ContentPart {
-    /// Of a message.
+    /// A part of a message.
     Text(OutputText),
-    /// Of a thought.
+    /// A part of a thought.
     Reasoning(ReasoningText),
 }
 
-/// What happened.
+/// Kind and content of an event.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
 #[allow(missing_docs)] // their names and fields are the dialect's

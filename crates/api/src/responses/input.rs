@@ -94,7 +94,7 @@ impl Turns {
             "user" | "assistant" | "system" => role.as_str(),
             "developer" => "system",
             other => {
-                let message = format!("`{other:.40}` is no role: user, assistant, system and developer are");
+                let message = format!("unknown role `{other:.40}`: use user, assistant, system or developer");
                 return Err(BadParam::invalid(fields.name("role"), message));
             }
         };

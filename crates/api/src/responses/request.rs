@@ -22,7 +22,7 @@ use crate::tools::{
 pub struct ResponsesRequest {
     /// Name or id of a model.
     pub model: String,
-    /// Whether to stream.
+    /// Whether the answer is streamed.
     pub streams: bool,
     /// Whether the answer is kept, so that another may go on from it.
     pub store: bool,
@@ -395,7 +395,7 @@ fn reasoning_of(reasoning: Value) -> Result<Reasoning, BadParam> {
             Ok(asked.within(budget))
         }
         Some(other) => {
-            let message = format!("{} is no effort: {} are", short(&other), EFFORTS.join(", "));
+            let message = format!("unknown effort {}: use one of {}", short(&other), EFFORTS.join(", "));
             Err(BadParam::invalid("reasoning.effort", message))
         }
     }

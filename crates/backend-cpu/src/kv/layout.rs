@@ -32,7 +32,7 @@ pub(crate) struct KvLayout {
     pub(crate) dtype: KvDType,
     /// D
     pub(crate) head_dim: usize,
-    /// D'
+    /// D': D filled up to a multiple of 16.
     pub(crate) width: usize,
     /// G
     pub(crate) groups: usize,

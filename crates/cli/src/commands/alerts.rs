@@ -83,7 +83,7 @@ fn seconds(text: &str) -> anyhow::Result<u64> {
         "m" => 60,
         "h" => 3600,
         "d" => 24 * 3600,
-        _ => bail!("`{text}` is no time: write 90s, 30m, 2h or 1d, or 0 to end a silence"),
+        _ => bail!("`{text}` is not a time: write 90s, 30m, 2h or 1d, or 0 to end a silence"),
     };
     let number: u64 = number.parse().with_context(|| format!("`{text}` does not begin with a number"))?;
     number.checked_mul(each).with_context(|| format!("`{text}` is too long"))

@@ -100,7 +100,7 @@ fn level_of(word: &str) -> anyhow::Result<LogLevel> {
     use LogLevel::{Debug, Error, Info, Trace, Warn};
     match [Trace, Debug, Info, Warn, Error].into_iter().find(|level| level.as_str() == word) {
         Some(level) => Ok(level),
-        None => bail!("`{word}` is no level: it is trace, debug, info, warn or error"),
+        None => bail!("unknown level `{word}`: use trace, debug, info, warn or error"),
     }
 }
 

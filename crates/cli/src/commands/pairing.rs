@@ -184,7 +184,7 @@ async fn request(code: &str, peers: &[String]) -> anyhow::Result<JoinRequest> {
         for host in hosts.split(',') {
             let found = tokio::time::timeout(Duration::from_secs(5), tokio::net::lookup_host(host)).await;
             let found = found.with_context(|| format!("no name server answered for `{host}` within 5 s"))?;
-            let wrong = || format!("`{host}` is no address; write HOST:PORT, such as 192.168.1.20:52416");
+            let wrong = || format!("`{host}` is not an address; write HOST:PORT, such as 192.168.1.20:52416");
             addresses.extend(found.with_context(wrong)?.map(|address| address.to_string()));
         }
     }

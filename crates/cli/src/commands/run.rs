@@ -140,9 +140,9 @@ fn piped(input: impl Read) -> anyhow::Result<String> {
         .read_to_end(&mut bytes)
         .context("cannot read the prompt from standard input")?;
     if bytes.len() as u64 > STDIN_BYTES_MAX {
-        anyhow::bail!("standard input has more than {} MiB, which is no prompt", STDIN_BYTES_MAX >> 20);
+        anyhow::bail!("standard input has more than {} MiB, too much for a prompt", STDIN_BYTES_MAX >> 20);
     }
-    String::from_utf8(bytes).context("standard input is no text in UTF-8")
+    String::from_utf8(bytes).context("standard input is not UTF-8 text")
 }
 
 /// Notes when the first bytes come.

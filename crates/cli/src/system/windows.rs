@@ -3,7 +3,7 @@ use std::os::windows::io::AsHandle;
 use std::path::Path;
 use std::process::ExitStatus;
 
-/// Ctrl-C.
+/// Waits for Ctrl-C.
 pub struct StopSignals;
 
 impl StopSignals {
@@ -53,6 +53,7 @@ pub async fn unread(_output: impl AsHandle) {
 }
 
 /// Ends this process at once.
+#[allow(clippy::disallowed_methods, reason = "a worker of the binary ends itself")]
 pub fn die() {
     std::process::abort();
 }

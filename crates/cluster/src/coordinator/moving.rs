@@ -16,7 +16,7 @@ use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
 use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, InvalidAsk, UnknownTarget};
 use crate::{Event, Gain, InstanceState, Moving, ReplaceReason, StageLoss, StageStatus, StateInstance};
 
-/// A node that leaves says so twice a second.
+/// How long an announcement that a node leaves stays valid; it repeats it twice a second.
 pub const LEAVING_FOR: Duration = Duration::from_secs(3);
 
 /// Layers that are loaded ahead.

@@ -264,7 +264,7 @@ impl Coordinator {
             return;
         }
         let Some(ask) = leading.plans.queued.pop_front() else { return };
-        let Some(request) = self.plan_request(now, &ask) else { return self.is_unloaded(ask, out) };
+        let Some(request) = self.plan_request(now, &ask) else { return self.refuse_as_unloaded(ask, out) };
         let (request, placed) = (Arc::new(request), self.placed());
         let Some(leading) = &mut self.leading else { return };
         leading.plans.last += 1;
@@ -285,7 +285,7 @@ impl Coordinator {
         let Some(InFlight { mut ask, request, placed, .. }) = in_flight else {
             return self.trace_unwanted(plan);
         };
-        let Some(current) = self.plan_request(now, &ask) else { return self.is_unloaded(ask, out) };
+        let Some(current) = self.plan_request(now, &ask) else { return self.refuse_as_unloaded(ask, out) };
         let fits = result.as_ref().map_or(Ok(()), |plan| validate(&current, plan));
         if !same_devices(&request, &current) || placed != self.placed() || fits.is_err() {
             ask.outdated += 1;
@@ -350,7 +350,7 @@ impl Coordinator {
     }
 
     /// There is nothing left to plan for: whoever asked is told.
-    fn is_unloaded(&self, ask: PlanAsk, out: &mut Vec<CoordinatorOutput>) {
+    fn refuse_as_unloaded(&self, ask: PlanAsk, out: &mut Vec<CoordinatorOutput>) {
         let unloaded = ControlRefusal::Unknown(UnknownTarget::Unloaded);
         out.extend(ask.into_replies().into_iter().map(|to| refused(to, unloaded.clone())));
     }
@@ -364,7 +364,7 @@ impl Coordinator {
         out: &mut Vec<CoordinatorOutput>,
     ) {
         if let Some(apart) = self.reach().torn(&plan.stages) {
-            return self.plan_is_torn(now, ask, plan.stages.len(), apart, out);
+            return self.retry_for_unlinked_stages(now, ask, plan.stages.len(), apart, out);
         }
         if let Purpose::Review { instance, reply, carry_out } = ask.purpose {
             return self.reviewed(now, (instance, reply, carry_out), request, plan, out);
@@ -406,7 +406,7 @@ impl Coordinator {
 
     /// Two that a plan puts beside each other do not talk, and the planner found no other way. A replacement
     /// makes do with fewer stages.
-    fn plan_is_torn(
+    fn retry_for_unlinked_stages(
         &mut self,
         now: Time,
         mut ask: PlanAsk,

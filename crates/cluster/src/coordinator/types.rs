@@ -117,7 +117,7 @@ pub enum CoordinatorInput {
         reply: ReplyTo,
         /// The instance.
         instance: InstanceId,
-        /// Why.
+        /// Why it is removed.
         reason: RemoveReason,
     },
     /// Move a node's stages elsewhere, or let it have some again.

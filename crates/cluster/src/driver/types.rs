@@ -157,14 +157,14 @@ pub enum DriverPhase {
     Submitted(InstanceId),
     /// In the scheduler's queue.
     Queued(InstanceId),
-    /// Computing.
+    /// Computing on this instance.
     Running(InstanceId),
     /// It ran, and what computed it is lost: it goes on when it can, or is told why not.
     Interrupted {
         /// The first interruption since the last token.
         since: Time,
     },
-    /// Over.
+    /// The request is over.
     Over,
 }
 

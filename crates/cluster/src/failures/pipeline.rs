@@ -59,7 +59,7 @@ pub enum PipelineFailure {
     Step(String),
     /// That happened in so many steps in a row.
     Steps {
-        /// Steps.
+        /// Number of steps.
         count: u32,
         /// What the engine said last.
         words: String,
@@ -82,7 +82,7 @@ pub enum TermEnd {
     Stage {
         /// Index of the stage.
         stage: u32,
-        /// Why.
+        /// What broke the pipeline.
         why: PipelineBreak,
     },
     /// A step met no stage or no link.

@@ -93,7 +93,7 @@ pub(super) struct DraftBudget {
     row: f64,
     /// In one-row steps.
     time: f64,
-    /// Expected.
+    /// Tokens expected of it.
     tokens: f64,
     left: u32,
 }

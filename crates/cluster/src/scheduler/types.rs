@@ -42,7 +42,7 @@ impl fmt::Display for Speculation {
 
 /// A word that names no kind of guesses.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no way to guess tokens ahead: it must be ngram, draft or off")]
+#[error("unknown way to guess tokens ahead `{0}`: use ngram, draft or off")]
 pub struct UnknownSpeculation(String);
 
 impl FromStr for Speculation {
@@ -133,7 +133,7 @@ pub enum SchedulerInput {
         stage: u32,
         /// Which class of failure.
         kind: FailureKind,
-        /// Why.
+        /// What broke the pipeline.
         why: PipelineBreak,
     },
     /// A step met a stage or a link that is not there.
@@ -226,7 +226,7 @@ pub enum SchedulerOutput {
         sequence: SequenceId,
         /// Which submission of it.
         attempt: Attempt,
-        /// Why.
+        /// Which class of failure.
         kind: FailureKind,
         /// To be displayed.
         message: String,
@@ -256,7 +256,7 @@ pub enum SchedulerOutput {
         sequence: SequenceId,
         /// Which submission of it.
         attempt: Attempt,
-        /// Why.
+        /// Why the sequence ended.
         reason: EndReason,
         /// Tokens generated in this submission.
         generated: u32,
@@ -275,7 +275,7 @@ pub enum SchedulerOutput {
         attempt: Attempt,
         /// Which class of failure.
         kind: FailureKind,
-        /// Why.
+        /// What failed in the pipeline.
         why: PipelineFailure,
     },
     /// The instance cannot go on: report it as [`crate::wire::InstanceFailure`] and throw this scheduler
@@ -285,7 +285,7 @@ pub enum SchedulerOutput {
         kind: FailureKind,
         /// The stage whose device failed, where it was one.
         stage: Option<u32>,
-        /// Why.
+        /// What failed in the pipeline.
         why: PipelineFailure,
     },
 }

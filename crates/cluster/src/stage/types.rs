@@ -37,7 +37,7 @@ pub enum ComputeResult {
     },
     /// It failed; the sequences of the step are lost.
     Failed {
-        /// Why.
+        /// Which class of failure.
         kind: FailureKind,
         /// To be displayed.
         message: String,
@@ -49,7 +49,7 @@ pub enum ComputeResult {
 pub struct FailedSequence {
     /// The sequence.
     pub sequence: SequenceId,
-    /// Why.
+    /// Which class of failure.
     pub kind: FailureKind,
     /// To be displayed.
     pub message: String,

@@ -252,9 +252,9 @@ pub struct LinkReport {
 /// Bytes of frames of all links to one member since the process began.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Sent.
+    /// Bytes of frames sent.
     pub sent_bytes: u64,
-    /// Received.
+    /// Bytes of frames received.
     pub received_bytes: u64,
     /// Packets lost on the way there, where the transport counts them.
     pub lost_packets: Option<u64>,

@@ -60,7 +60,7 @@ pub enum DataMessage {
         sequence: SequenceId,
         /// Which submission of it.
         attempt: Attempt,
-        /// Why.
+        /// Which class of failure.
         kind: FailureKind,
         /// With numbers, to be displayed.
         message: String,
@@ -82,7 +82,7 @@ pub enum DataMessage {
         sequence: SequenceId,
         /// Which submission of it.
         attempt: Attempt,
-        /// Why.
+        /// Why the sequence ended.
         reason: EndReason,
         /// Tokens generated in this submission. The driver waits for the last of them: they come another way.
         generated: u32,
@@ -101,7 +101,7 @@ pub enum DataMessage {
         attempt: Attempt,
         /// Which class of failure.
         kind: FailureKind,
-        /// Why.
+        /// What failed in the pipeline.
         why: PipelineFailure,
     },
     /// Any stage to the drivers of the step: it could not be computed. The scheduler learns it in `Tokens`.
@@ -117,7 +117,7 @@ pub enum DataMessage {
         stage: u32,
         /// Which class of failure.
         kind: FailureKind,
-        /// Why.
+        /// What broke the pipeline.
         why: PipelineBreak,
     },
     /// A step met a stage or a link that is not there. From the node where it waited in vain to the node that
@@ -422,7 +422,7 @@ pub struct StepFailure {
     /// The sequences lost with it, and which submission of each (for a driver: only its own).
     #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
     pub sequences: Vec<(SequenceId, Attempt)>,
-    /// Why.
+    /// Which class of failure.
     pub kind: FailureKind,
     /// To be displayed.
     pub message: String,

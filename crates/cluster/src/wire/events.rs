@@ -99,7 +99,7 @@ pub enum Event {
         placement: Placement,
         /// Bytes each shard needs, as the planner counted them, in the order of [`Placement::shards`].
         memory_bytes: Vec<u64>,
-        /// Why.
+        /// Why it is replaced.
         reason: ReplaceReason,
     },
     /// A node is to have no stages, or may have some again.
@@ -113,7 +113,7 @@ pub enum Event {
     InstanceRemoved {
         /// The instance.
         instance: InstanceId,
-        /// Why.
+        /// Why it is removed.
         reason: RemoveReason,
     },
     /// A person asked for an instance that a request had loaded: it makes room for nothing any more.

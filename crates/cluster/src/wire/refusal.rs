@@ -27,7 +27,7 @@ pub enum ControlRefusal {
     NoPlan {
         /// The model that was to be placed; `None` for one that stands.
         model_name: Option<String>,
-        /// Why.
+        /// Why there is no plan.
         why: Undecided,
     },
     /// What requests loaded would make room for it, and is in use: ask again.
@@ -229,7 +229,7 @@ impl UnknownTarget {
     fn text(&self, name: NodeName<'_>) -> String {
         match self {
             Self::Instance(instance) => format!("there is no instance {instance}"),
-            Self::Member(node) => format!("{} is no member of this cluster", name(*node)),
+            Self::Member(node) => format!("{} is not a member of this cluster", name(*node)),
             Self::Unloaded => "it was unloaded meanwhile".to_owned(),
             Self::Removed(instance) => format!("instance {instance} was removed before it was durable"),
         }

@@ -17,12 +17,12 @@ impl Nvml {
     /// Adds nothing.
     pub fn complete(&self, _card: &mut GraphicsCard) {}
 
-    /// Nothing.
+    /// Nothing is known here.
     pub fn memory_free_bytes(&self, _pci_address: &str) -> Option<u64> {
         None
     }
 
-    /// Nothing.
+    /// Nothing is known here.
     pub fn sensors(&self, _pci_address: &str) -> Monitor {
         Monitor::default()
     }

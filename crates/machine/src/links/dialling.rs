@@ -72,7 +72,7 @@ impl Links {
             }
             None => tracing::trace!(dial = dial.0, reason, "an attempt failed that nobody waits for"),
         }
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// A node says where it is.

@@ -60,7 +60,7 @@ impl Links {
             }
             self.bound_offers(now, node, purpose, out);
         }
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// The Accept of this run of the peer's process has arrived.
@@ -78,7 +78,7 @@ impl Links {
             LinkState::Offered => self.answer(now, id, out),
             state => tracing::trace!(link = id.0, ?state, "a second Accept"),
         }
-        self.settle(now, out);
+        self.dial_and_reschedule(now, out);
     }
 
     /// The peer, which dialled, keeps this link: so does this side, unless it decides between links and has

@@ -1,5 +1,4 @@
-//! Downloads that are not over, kept in a file, so that they go on when the node starts again. No token is in
-//! it.
+//! Unfinished downloads, kept in a file so that they continue after a restart. It holds no token.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -56,14 +55,14 @@ struct SavedPulls {
     pulls: Vec<SavedPull>,
 }
 
-/// What the folder of fetched models says; a file that cannot be read costs the list and nothing else.
+/// The list in the folder of fetched models; empty where it cannot be read.
 pub fn read(root: &Path) -> Vec<SavedPull> {
     let path = root.join(FILE);
     match read_file(&path) {
         Ok(pulls) => pulls,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "the list of downloads cannot be read; what came of them stays");
+            tracing::warn!(path = %path.display(), %error, "the list of downloads cannot be read: start them again with `exo pull`, which keeps bytes already fetched");
             Vec::new()
         }
     }

@@ -10,7 +10,7 @@ use exo_store::{ChunkRef, Manifest, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
 
-use crate::bulk::{FetchError, FetchProgress, Fetcher, From, RefusedChunks};
+use crate::bulk::{ChunkSource, FetchError, FetchProgress, Fetcher, RefusedChunks};
 use crate::library_error::LibraryError;
 use crate::obtain::Received;
 
@@ -69,7 +69,8 @@ pub(super) async fn chunks(
             let fetched = async {
                 let missing: Vec<_> = chunks.iter().copied().filter(|c| !partial.has_chunk(*c)).collect();
                 let mut fetcher = Fetcher::dial(endpoint, holder.node, &holder.addresses).await?;
-                let fetched = fetcher.chunks(partial, &missing, From::Disk, &mut refused, progress).await;
+                let fetched =
+                    fetcher.chunks(partial, &missing, ChunkSource::Disk, &mut refused, progress).await;
                 received(holder.node, fetcher.received());
                 fetched
             };

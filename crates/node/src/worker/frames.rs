@@ -45,7 +45,7 @@ pub enum FrameError {
         max_bytes: usize,
     },
     /// Not decodable.
-    #[error("the bytes are no message: {0}")]
+    #[error("the bytes are not a message: {0}")]
     Malformed(#[from] postcard::Error),
     /// Bytes behind the message.
     #[error("{len_bytes} bytes follow the message")]

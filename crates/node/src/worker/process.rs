@@ -54,7 +54,7 @@ pub enum SpawnError {
     Program {
         /// The program.
         program: PathBuf,
-        /// Why.
+        /// What the system answered.
         source: std::io::Error,
     },
     /// It cannot be talked to.
@@ -68,7 +68,7 @@ pub enum SpawnError {
     Thread {
         /// What it would read.
         what: &'static str,
-        /// Why.
+        /// What the system answered.
         source: std::io::Error,
     },
 }

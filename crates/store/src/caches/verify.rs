@@ -40,7 +40,7 @@ pub enum CacheError {
     Digest {
         /// The file.
         path: PathBuf,
-        /// Whose.
+        /// Program that keeps the cache.
         cache: &'static str,
         /// By its program.
         expected: String,

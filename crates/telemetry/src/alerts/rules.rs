@@ -6,7 +6,7 @@ use exo_api::Severity;
 /// One rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rule {
-    /// Stable.
+    /// Name of the rule; stable.
     pub id: &'static str,
     /// How much it matters.
     pub severity: Severity,

@@ -229,7 +229,7 @@ impl Kernel for Pack<'_> {
 struct Span<'a> {
     piece: &'a QueryBlock<'a>,
     span: usize,
-    /// Packed.
+    /// Packed queries of the piece.
     q: &'a [f32],
     records: &'a mut [f32],
 }
