@@ -4,12 +4,17 @@
 
 use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport};
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, NodeFacts,
-    NodeId, SupportClass, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, Measured,
+    NodeFacts, NodeId, SupportClass, TypeRates,
 };
 
-/// What comes of a report with a device that claims this.
+/// What its corrections are in a report that came.
 fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
+    device_told(change).map(|device| device.corrections)
+}
+
+/// What comes of a report with a device that claims this.
+fn device_told(change: impl FnOnce(&mut DeviceFacts)) -> Result<DeviceFacts, String> {
     let mut device = DeviceFacts {
         id: DeviceId::cpu(),
         kind: DeviceKind::Cpu,
@@ -23,6 +28,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         flops_per_s: Some(1e11),
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,
@@ -50,7 +56,7 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
     };
     let bytes = ControlMessage::Report(Box::new(report)).encode();
     match ControlMessage::decode(&bytes).map_err(|error| error.to_string())? {
-        ControlMessage::Report(report) => Ok(report.facts.devices[0].corrections),
+        ControlMessage::Report(report) => Ok(report.facts.devices[0].clone()),
         other => panic!("{other:?}"),
     }
 }
@@ -79,6 +85,37 @@ fn rates_are_numbers_above_zero() {
         let refused = told(|device| device.read_bytes_per_s = Some(rate)).unwrap_err();
         assert!(refused.contains("not a positive number"), "{rate}: {refused}");
     }
+}
+
+#[test]
+fn what_was_measured_was_so_once_at_least_and_within_ten_years() {
+    let bounds = |measured: Measured| {
+        let general = told(|device| device.rates_measured = Some(measured)).map(|_| ());
+        let typed =
+            TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
+        [general, told(|device| device.rates_by_type = vec![typed]).map(|_| ())]
+    };
+    for (count, age_s) in [(1, 0), (u32::MAX, Measured::AGE_S_MAX)] {
+        assert_eq!(bounds(Measured { count, age_s }), [Ok(()), Ok(())]);
+    }
+    for (count, age_s) in [(0, 60), (9, Measured::AGE_S_MAX + 1), (9, u32::MAX)] {
+        for refused in bounds(Measured { count, age_s }) {
+            let refused = refused.unwrap_err();
+            assert!(refused.contains("was measured not once, or more than ten years ago"), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn how_often_and_how_long_ago_a_device_was_measured_comes_as_it_was_told() {
+    let measured = Measured { count: 12, age_s: 7300 };
+    let typed = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
+    let told = device_told(|device| {
+        device.rates_measured = Some(measured);
+        device.rates_by_type = vec![typed];
+    });
+    let told = told.unwrap();
+    assert_eq!((told.rates_measured, told.rates_by_type), (Some(measured), vec![typed]));
 }
 
 #[test]
@@ -111,7 +148,7 @@ fn rates_of_types_are_numbers_above_zero_and_each_type_has_one() {
         dtype,
         read_bytes_per_s,
         flops_per_s,
-        is_stale: false,
+        measured: Measured { count: 9, age_s: 60 },
     };
     let of = |rates: Vec<TypeRates>| told(|device| device.rates_by_type = rates).map(|_| ());
     assert_eq!(of(vec![rates(DType::Q4_K, 1e10, 1e11), rates(DType::F16, 2e10, 1e11)]), Ok(()));

@@ -228,7 +228,12 @@ impl Compute {
     /// Notes what was measured of the processor; whether it is news.
     pub fn types_measured(&mut self, types: Vec<TypeRates>) -> bool {
         let before = self.types.as_ref().or_else(|| Some(&self.here.get()?.1.rates_by_type));
-        let is_news = before != Some(&types);
+        // Only older is no news.
+        let rates = |types: &Vec<TypeRates>| -> Vec<_> {
+            let of = |rates: &TypeRates| (rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
+            types.iter().map(of).collect()
+        };
+        let is_news = before.map(rates) != Some(rates(&types));
         self.types = Some(types);
         is_news
     }

@@ -238,7 +238,7 @@ test("a device says what its memory holds, that it is slowed down, and why a sen
 
 test("a device shows its rates by type of weights and what its steps have taught", () => {
   const text = draw(Devices, "home").textContent!;
-  for (const word of ["With Q4_K", "410 GFLOP/s", "With BF16", "(measured long ago)", "Corrected by its steps", "reading to 87 %"]) expect(text).toContain(word);
+  for (const word of ["With Q4_K", "410 GFLOP/s", "With BF16", "(12 passes, 3 min ago)", "(1 pass, 2 d ago)", "31 passes, 2 h ago", "Corrected by its steps", "reading to 87 %"]) expect(text).toContain(word);
   expect(text).not.toContain("arithmetic to");
 });
 

@@ -215,7 +215,9 @@ export const en = {
     flops: (tera: string) => `${tera} TFLOP/s`,
     giga_flops: (giga: string) => `${giga} GFLOP/s`,
     with_type: (dtype: string) => `With ${dtype}`,
-    type_rates: (reads: string, computes: string, isStale: boolean) => `${reads}, ${computes}${isStale ? " (measured long ago)" : ""}`,
+    type_rates: (reads: string, computes: string, measured: string) => `${reads}, ${computes} (${measured})`,
+    measured: (passes: number, age: string) => `${passes === 1 ? "1 pass" : `${passes} passes`}, ${age} ago`,
+    rates_measured: "Measured",
     corrected: "Corrected by its steps",
     correction: (decode: number | null, prefill: number | null) =>
       [decode === null ? "" : `reading to ${decode} %`, prefill === null ? "" : `arithmetic to ${prefill} %`].filter((text) => text !== "").join(", "),

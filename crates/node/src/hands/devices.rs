@@ -15,6 +15,7 @@ use exo_types::{DeviceId, DeviceKind, DeviceState, NodeFacts, NodeId, Time, Type
 use tokio::sync::{broadcast, watch};
 
 use super::Engines;
+use super::ages::Ages;
 use crate::NodeConfig;
 use crate::clock::Clock;
 use crate::compute::{Check, CheckError, Compute, Loss, ShardTarget, SystemState};
@@ -40,6 +41,7 @@ pub struct Devices {
     host: Arc<dyn Host>,
     /// But for the devices.
     facts: NodeFacts,
+    ages: Ages,
     card_events: VecDeque<CardEvent>,
     /// When the registry was looked at for the end of a quarantine.
     looked: Option<Instant>,
@@ -67,6 +69,7 @@ impl Devices {
             config,
             host,
             facts,
+            ages: Ages::default(),
             card_events: VecDeque::new(),
             looked: None,
             clock,
@@ -145,6 +148,7 @@ impl Devices {
     /// What this machine is and has at this moment.
     pub fn sample(&mut self, engines: &Engines) -> Samples {
         let mut devices = self.compute.facts(engines.are_on(&DeviceId::cpu()));
+        self.ages.advance(self.clock.now().time, &mut devices);
         let domain = self.host.memory_domain();
         for device in &mut devices {
             let free_bytes = self.compute.free_bytes(&device.id, &engines.worker_memory(&device.id));

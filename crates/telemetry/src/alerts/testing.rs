@@ -81,6 +81,7 @@ fn shown(id: &str) -> NodeView {
             flops_per_s: None,
             rates_by_type: Vec::new(),
             layer_rates: None,
+            rates_measured: None,
             corrections: Default::default(),
             unsupported_types: Vec::new(),
             support: SupportClass::Full,
