@@ -63,6 +63,12 @@ pub struct NodeTelemetryView {
     pub disk_free_bytes: Option<u64>,
     /// Of that, what models may still take by its settings `disk_reserve_mib` and `disk_quota_mib`.
     pub disk_room_bytes: Option<u64>,
+    /// Open file descriptors of its process; `null` where its system does not tell.
+    #[serde(default)]
+    pub descriptors_open: Option<u32>,
+    /// How many its process may have.
+    #[serde(default)]
+    pub descriptors_max: Option<u32>,
     /// Charge of its battery, 0 to 1.
     pub battery: Option<f64>,
     /// Whether it runs on mains power.

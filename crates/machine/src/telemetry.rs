@@ -66,6 +66,8 @@ impl NodeMachine {
             memory_available_bytes: vitals.memory_available_bytes,
             disk_free_bytes: vitals.disk_free_bytes,
             disk_room_bytes: report.and_then(|report| report.disk_room.bytes()),
+            descriptors_open: vitals.descriptors_open,
+            descriptors_max: vitals.descriptors_max,
             battery: vitals.battery_percent.map(|percent| f64::from(percent) / 100.0),
             mains_power: facts.and_then(|f| f.mains_power),
             transfers: vitals.transfers,

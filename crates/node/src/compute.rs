@@ -50,6 +50,8 @@ pub struct Sensed {
     pub memory: Option<exo_device::Memory>,
     /// Free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
+    /// File descriptors of this process.
+    pub descriptors: Option<exo_device::Descriptors>,
     /// Charge of the machine's battery.
     pub battery_percent: Option<u8>,
     /// By PCI address.

@@ -594,6 +594,7 @@ export const en = {
       process_bytes: "exo's own memory",
       memory_available_bytes: "Memory available",
       disk_free_bytes: "Disk free",
+      descriptors_open: "Open file descriptors",
       battery: "Battery",
       transferred_bytes: "Fetched of models",
       sent_bytes: "Sent to nodes",

@@ -33,6 +33,10 @@ pub struct NodeVitals {
     pub memory_available_bytes: Option<u64>,
     /// Free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
+    /// Open file descriptors of the process.
+    pub descriptors_open: Option<u32>,
+    /// How many it may have.
+    pub descriptors_max: Option<u32>,
     /// Charge of its battery.
     pub battery_percent: Option<u8>,
     /// Fetches of model files that run.

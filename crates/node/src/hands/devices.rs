@@ -189,6 +189,8 @@ impl Devices {
             memory_total_bytes: sensed.memory.map(|memory| memory.total_bytes),
             memory_available_bytes: sensed.memory.map(|memory| memory.available_bytes),
             disk_free_bytes: sensed.disk_free_bytes,
+            descriptors_open: sensed.descriptors.map(|descriptors| descriptors.open),
+            descriptors_max: sensed.descriptors.map(|descriptors| descriptors.max),
             battery_percent: sensed.battery_percent,
             transfers,
             transferred_bytes,

@@ -24,6 +24,8 @@ pub fn node(id: &str) -> NodeTelemetryView {
         memory_available_bytes: Some(8 << 30),
         disk_free_bytes: Some(100 << 30),
         disk_room_bytes: None,
+        descriptors_open: Some(40),
+        descriptors_max: Some(1024),
         battery: Some(0.9),
         mains_power: Some(false),
         transfers: 0,
