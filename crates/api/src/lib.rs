@@ -72,8 +72,8 @@ pub use session::{CodeView, SessionAccess, SessionRequest, SessionView};
 pub use summary::ExoSummary;
 pub use telemetry::{
     DURATION_BOUNDS_S, DeviceTelemetryView, EndedView, Endpoint, FIRST_TOKEN_BOUNDS_S, HistogramView,
-    InstanceTelemetryView, LinkTelemetryView, MemoryView, MissingView, ModelRequestsView, NodeTelemetryView,
-    RequestEnd, ScrapeTargets, SeriesPoints, SeriesQuery, SeriesView, StageTelemetryView, TOKEN_BOUNDS_S,
+    InstanceTelemetryView, LinkTelemetryView, MemoryView, MissingView, ModelRequestsView, NodePullView,
+    NodeTelemetryView, RequestEnd, ScrapeTargets, SeriesPoints, SeriesQuery, SeriesView, StageTelemetryView, TOKEN_BOUNDS_S,
     TelemetryView,
 };
 pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport};
+use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport, PullReport};
 use exo_types::{
     Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, Measured,
     NodeFacts, NodeId, SupportClass, TypeRates,
@@ -35,6 +35,11 @@ fn device_told(change: impl FnOnce(&mut DeviceFacts)) -> Result<DeviceFacts, Str
         support_reason: String::new(),
     };
     change(&mut device);
+    came(device, NodeMeasurements::default()).map(|report| report.facts.devices[0].clone())
+}
+
+/// A report with this, once it has been sent.
+fn came(device: DeviceFacts, measured: NodeMeasurements) -> Result<Box<NodeReport>, String> {
     let (name, version, platform) = (String::new(), String::new(), String::new());
     let node = NodeId([1; 32]);
     let report = NodeReport {
@@ -49,14 +54,14 @@ fn device_told(change: impl FnOnce(&mut DeviceFacts)) -> Result<DeviceFacts, Str
         process_bytes: None,
         devices: vec![],
         card_events: vec![],
-        measured: NodeMeasurements::default(),
+        measured,
         log: LogHead::EMPTY,
         is_leaving: false,
         reached: vec![],
     };
     let bytes = ControlMessage::Report(Box::new(report)).encode();
     match ControlMessage::decode(&bytes).map_err(|error| error.to_string())? {
-        ControlMessage::Report(report) => Ok(report.facts.devices[0].clone()),
+        ControlMessage::Report(report) => Ok(report),
         other => panic!("{other:?}"),
     }
 }
@@ -116,6 +121,25 @@ fn how_often_and_how_long_ago_a_device_was_measured_comes_as_it_was_told() {
     });
     let told = told.unwrap();
     assert_eq!((told.rates_measured, told.rates_by_type), (Some(measured), vec![typed]));
+}
+
+#[test]
+fn eight_downloads_come_as_they_were_told_and_no_more() {
+    let of = |count: usize, reference: &str| {
+        let pull = PullReport {
+            reference: reference.to_owned(),
+            state: 2,
+            verified_bytes: 5,
+            total_bytes: Some(9),
+            bytes_per_s: None,
+        };
+        let measured = NodeMeasurements { pulls: vec![pull; count], ..NodeMeasurements::default() };
+        let device = device_told(|_| ()).unwrap();
+        came(device, measured.clone()).map(|report| report.measured == measured)
+    };
+    assert_eq!(of(8, "hf.co/a/b"), Ok(true));
+    assert!(of(9, "hf.co/a/b").unwrap_err().contains("longer than allowed"));
+    assert!(of(1, &"x".repeat(1 << 16)).unwrap_err().contains("bytes of a download's reference"));
 }
 
 #[test]

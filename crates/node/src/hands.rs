@@ -10,6 +10,7 @@ mod fetches;
 mod joining;
 mod journal;
 mod links;
+mod pulls;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,6 +9,7 @@ import { merged } from "../stores/logs.svelte";
 import { models } from "../stores/models.svelte";
 import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
+import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
 import Alerts from "../views/alerts/Alerts.svelte";
 import Composer from "../views/chat/Composer.svelte";
@@ -208,6 +209,14 @@ test("what another machine fetches for a placed model is among the downloads", (
   expect(text).toContain("31 %");
   expect(text).toContain("from desk, 11 MB/s, 3 min left");
   expect(draw(Downloads, "lost").textContent).not.toContain("For placed models");
+});
+
+test("what another machine fetches from a hub is among the downloads", () => {
+  expect(draw(Downloads, "home").textContent).not.toContain("Of other machines");
+  Object.assign(measured, { view: telemetry.telemetry(fixtures.home()) });
+  const text = draw(Downloads, "home").textContent!;
+  Object.assign(measured, { view: null });
+  for (const word of ["Of other machines", "hf.co/example/Tiny-GGUF:Q4_K_M", "fetching · to attic", "25 %", "31 MB/s"]) expect(text).toContain(word);
 });
 
 test("shutting the node down asks once and names what stops", async () => {

@@ -461,6 +461,7 @@ export const en = {
     states: { queued: "waits", resolving: "asks the hub", fetching: "fetching", adding: "being checked", done: "whole", paused: "paused", failed: "failed" } as Record<string, string>,
     on: (node: string) => `to ${node}`,
     for_placed: "For placed models, on every machine",
+    elsewhere: "Of other machines, which pause and end theirs",
     layers_of: (model: string, from: number, to: number) => `${model}, layers ${from} to ${to}`,
     pause: "Pause",
     go_on: "Go on",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_accelerators::{DeviceInfo, chain};
+use exo_api::PullView;
 use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
@@ -49,6 +50,8 @@ pub struct Devices {
     events: EventSender,
     notices: broadcast::Sender<Notice>,
     meters: Arc<Meters>,
+    /// What this node downloads.
+    pub pulls: Box<dyn Fn() -> Vec<PullView> + Send + Sync>,
     /// To each member, as its connections have counted them.
     pub lost_packets: BTreeMap<NodeId, u64>,
 }
@@ -76,6 +79,7 @@ impl Devices {
             events,
             notices,
             meters: Arc::default(),
+            pulls: Box::new(Vec::<PullView>::new),
             lost_packets: BTreeMap::new(),
         }
     }
@@ -198,6 +202,7 @@ impl Devices {
         SampledMeasures {
             vitals,
             requests: self.meters.requests(),
+            pulls: super::pulls::reports((self.pulls)()),
             traffic: self.meters.traffic(&self.lost_packets),
         }
     }

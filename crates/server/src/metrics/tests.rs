@@ -76,6 +76,7 @@ fn node(id: &str, name: &str, peer: &str) -> NodeTelemetryView {
             steps: 3,
         }],
         requests: vec![requests()],
+        pulls: Vec::new(),
     }
 }
 

@@ -43,6 +43,7 @@ pub fn node(id: &str) -> NodeTelemetryView {
         stages: Vec::new(),
         instances: Vec::new(),
         requests: Vec::new(),
+        pulls: Vec::new(),
     }
 }
 

@@ -11,7 +11,7 @@ use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, ME
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceExclusion, DeviceReport,
     HeldModel, InstanceFailure, LinkReport, LoadReport, LogMessage, ModelTotals, NodeMeasurements,
-    NodeReport, NodeVitals, PlannerDevice, PlannerInputs, StageReport, Unloadable,
+    NodeReport, NodeVitals, PlannerDevice, PlannerInputs, PullReport, StageReport, Unloadable,
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
@@ -73,6 +73,7 @@ impl Check for NodeMeasurements {
     fn check(&self) -> Result<(), CheckError> {
         self.vitals.check()?;
         self.loads.check()?;
+        self.pulls.check()?;
         self.requests.check()
     }
 }
@@ -88,6 +89,12 @@ impl Check for LoadReport {
         let rates = [self.prompt_tokens_per_s, self.tokens_per_s];
         let are_numbers = rates.into_iter().flatten().all(|rate| rate.is_finite() && rate >= 0.0);
         ensure(are_numbers, "a rate of tokens is not a number")
+    }
+}
+
+impl Check for PullReport {
+    fn check(&self) -> Result<(), CheckError> {
+        text("bytes of a download's reference", &self.reference)
     }
 }
 
