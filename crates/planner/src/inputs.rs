@@ -71,7 +71,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Measured just now, once.
+    /// Measured just now, more than once.
     pub fn measured(value: f64) -> Self {
         Self { value, source: Source::Measured { age: Duration::ZERO, samples: 2 } }
     }
