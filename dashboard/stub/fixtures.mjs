@@ -132,7 +132,8 @@ function cluster(nodes, links, instances, fields = {}) {
 
 const desk = () => node(1, "desk", [
   device("cpu", "cpu", "AMD Ryzen 9 7950X", 60, {
-    rates_by_type: [{ dtype: "Q4_K", read_bytes_per_s: 23e9, flops_per_s: 0.41e12, is_stale: false }, { dtype: "BF16", read_bytes_per_s: 44e9, flops_per_s: 0.3e12, is_stale: true }],
+    rates_by_type: [{ dtype: "Q4_K", read_bytes_per_s: 23e9, flops_per_s: 0.41e12, measured: { samples: 12, age_s: 180 } }, { dtype: "BF16", read_bytes_per_s: 44e9, flops_per_s: 0.3e12, measured: { samples: 1, age_s: 180000 } }],
+    rates_measured: { samples: 31, age_s: 7200 },
     corrections: { decode: { percent: 87, samples: 9 }, prefill: null },
     sensors: { temperature_c: 61, power_w: 84, clock_mhz: 4900, utilisation: 0.22 } }),
   device("gpu0", "discrete_gpu", "NVIDIA GeForce RTX 4090", 23, { backend: "cuda/sm_89", sensors: { temperature_c: 66, power_w: 312, clock_mhz: 2610, utilisation: 0.91 } }),

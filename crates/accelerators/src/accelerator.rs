@@ -239,6 +239,7 @@ impl Accelerator {
             flops_per_s: None,
             rates_by_type: Vec::new(),
             layer_rates: None,
+            rates_measured: None,
             corrections: Corrections::default(),
             unsupported_types: Vec::new(),
             support: SupportClass::Unsupported,

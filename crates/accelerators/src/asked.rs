@@ -172,6 +172,7 @@ impl<'a> RequestedDevice<'a> {
         facts.read_bytes_per_s = Some(kept.calibration.read_bytes_per_s);
         facts.flops_per_s = Some(kept.calibration.flops_per_s);
         facts.layer_rates = kept.calibration.layer;
+        facts.rates_measured = kept.calibration.told();
         Ok(())
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use exo_backend::Device;
 use exo_backend_cpu::{CpuDevice, CpuOptions, Isa, OpenError};
-use exo_device::{BackendRecord, Calibration, CalibrationError, CoreList, Identity, KnownType, Registry};
+use exo_device::{
+    BackendRecord, Calibration, CalibrationError, CoreList, Identity, KnownType, MeasuredAt, Registry,
+};
 
 use exo_types::{ComputeShare, DType, TypeRates};
 
@@ -77,7 +79,7 @@ pub fn known_types(data_dir: &Path, options: &ProcessorOptions) -> Vec<TypeRates
 pub fn measure_types(data_dir: &Path, options: &ProcessorOptions, wanted: &[DType]) -> Vec<TypeRates> {
     let mut known = known_types(data_dir, options);
     let is_known = |known: &[TypeRates], dtype: DType| {
-        dtype == DType::Q8_0 || known.iter().any(|rates| rates.dtype == dtype && !rates.is_stale)
+        dtype == DType::Q8_0 || known.iter().any(|rates| rates.dtype == dtype && is_recent(rates.measured.age_s.into()))
     };
     for &dtype in wanted {
         if is_known(&known, dtype) {
@@ -126,15 +128,16 @@ fn type_rates((dtype, known): (DType, KnownType)) -> TypeRates {
         dtype,
         read_bytes_per_s: known.read_bytes_per_s,
         flops_per_s: known.flops_per_s,
-        is_stale: !is_recent(known.measured_unix_s),
+        measured: known.measured().told(exo_stdx::unix_s()),
     }
 }
 
 fn measure_type(options: &ProcessorOptions, dtype: DType) -> Option<KnownType> {
     match measure(options, dtype) {
-        Ok((Calibration { read_bytes_per_s, flops_per_s, .. }, true)) => {
+        Ok((Calibration { read_bytes_per_s, flops_per_s, measured, .. }, true)) => {
+            let MeasuredAt { unix_s, passes } = measured?;
             tracing::info!(target: "events::device", ?dtype, read_bytes_per_s, flops_per_s, "a type of weights was measured");
-            Some(KnownType { read_bytes_per_s, flops_per_s, measured_unix_s: exo_stdx::unix_s() })
+            Some(KnownType { read_bytes_per_s, flops_per_s, measured_unix_s: unix_s, passes })
         }
         Ok((_, false)) => {
             tracing::debug!(?dtype, "no memory for a type of weights to be measured where models have it");
@@ -152,12 +155,12 @@ fn measure_type(options: &ProcessorOptions, dtype: DType) -> Option<KnownType> {
 /// the machine does.
 fn is_fresh(data_dir: &Path) -> bool {
     let registry = Registry::look(data_dir);
-    let measured = registry.known(&identity(), BACKEND).and_then(|known| known.verified_unix_s);
-    measured.is_some_and(is_recent)
+    let verified = registry.known(&identity(), BACKEND).and_then(|known| known.verified_unix_s);
+    verified.is_some_and(|unix_s| exo_stdx::unix_s().checked_sub(unix_s).is_some_and(is_recent))
 }
 
-fn is_recent(measured_unix_s: u64) -> bool {
-    exo_stdx::unix_s().checked_sub(measured_unix_s).is_some_and(|age_s| age_s < FRESH_S)
+fn is_recent(age_s: u64) -> bool {
+    age_s < FRESH_S
 }
 
 fn identity() -> Identity {
@@ -218,6 +221,7 @@ fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {
         flops_per_s: Some(rates.flops_per_s),
         layer: rates.layer,
         is_of_cache: rates.is_of_cache,
+        measured: rates.measured,
         verified_unix_s: Some(now),
         ..BackendRecord::default()
     };

@@ -233,6 +233,7 @@ mod tests {
             flops_per_s: flops * 1e9,
             layer: None,
             is_of_cache: false,
+            measured: None,
         })
     }
 

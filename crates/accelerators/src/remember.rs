@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use exo_device::{BackendRecord, Quarantine, Registry};
+use exo_device::{BackendRecord, MeasuredAt, Quarantine, Registry};
 
 use crate::message::{Message, Tell};
 use crate::{BackendSurvey, ProbeFailureKind, SurveyedAccelerator};
@@ -68,12 +68,16 @@ fn change(
 fn known(found: &SurveyedAccelerator, now_unix_s: u64) -> BackendRecord {
     // What was only listed computed nothing.
     let is_verified = found.trouble.is_none() && found.times.check_ms > 0.0;
+    // What the registry knew keeps its date there.
+    let is_new = found.times.measure_ms.is_some();
+    let measured = found.told.rates_measured.filter(|_| is_new);
     BackendRecord {
         driver: found.told.driver.clone(),
         memory_bytes: found.told.memory_bytes,
         read_bytes_per_s: found.told.read_bytes_per_s,
         flops_per_s: found.told.flops_per_s,
         layer: found.told.layer_rates,
+        measured: measured.map(|measured| MeasuredAt { unix_s: now_unix_s, passes: measured.count }),
         verified_unix_s: is_verified.then_some(now_unix_s),
         trouble: found.trouble.clone(),
         trial: found.trial.clone(),

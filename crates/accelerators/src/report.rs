@@ -216,6 +216,7 @@ fn processor_row(facts: DeviceFacts) -> Row {
             read_bytes_per_s: facts.read_bytes_per_s,
             flops_per_s: facts.flops_per_s,
             layer_rates: facts.layer_rates,
+            rates_measured: facts.rates_measured,
             rates_by_type: facts.rates_by_type,
             sensors: exo_device::processor_sensors(Path::new("/")),
             ..AcceleratorFacts::default()

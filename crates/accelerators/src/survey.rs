@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use exo_backend::{Device, OpKind, Support};
 use exo_device::{Calibration, CardSensors, GraphicsCard, Identity, Quarantine, Registry, Trial};
-use exo_types::{DType, DeviceId, LayerRates, Monitor, TypeRates};
+use exo_types::{DType, DeviceId, LayerRates, Measured, Monitor, TypeRates};
 use serde::{Deserialize, Serialize};
 
 use crate::accelerator::OpenAccelerator;
@@ -88,6 +88,9 @@ pub struct AcceleratorFacts {
     /// What a layer takes beside products with weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer_rates: Option<LayerRates>,
+    /// How often and how long ago these three were measured; `None` where they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rates_measured: Option<Measured>,
     /// The same two with other types of weights than Q8_0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates_by_type: Vec<TypeRates>,
@@ -206,7 +209,7 @@ impl SurveyedAccelerator {
     pub fn rates(&self) -> Option<Calibration> {
         let (read_bytes_per_s, flops_per_s) = (self.told.read_bytes_per_s?, self.told.flops_per_s?);
         let layer = self.told.layer_rates;
-        Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache: false })
+        Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache: false, measured: None })
     }
 
     /// Adds what the system knows of the card that is not known yet.
@@ -230,6 +233,7 @@ impl SurveyedAccelerator {
             self.told.read_bytes_per_s = Some(known.read_bytes_per_s);
             self.told.flops_per_s = Some(known.flops_per_s);
             self.told.layer_rates = known.layer;
+            self.told.rates_measured = known.told();
         }
         self.trial = registry.trial(card, backend, driver, VERSION, now).cloned();
         self.told.quarantine = registry.quarantine(card, backend, driver, now).cloned();
@@ -338,12 +342,11 @@ impl Examiner<'_> {
         }
         if self.ask.measure && found.rates().is_none() {
             let began = Instant::now();
-            if let Ok(Calibration { read_bytes_per_s, flops_per_s, layer, .. }) =
-                exo_device::calibrate(&*device)
-            {
-                found.told.read_bytes_per_s = Some(read_bytes_per_s);
-                found.told.flops_per_s = Some(flops_per_s);
-                found.told.layer_rates = layer;
+            if let Ok(rates) = exo_device::calibrate(&*device) {
+                found.told.read_bytes_per_s = Some(rates.read_bytes_per_s);
+                found.told.flops_per_s = Some(rates.flops_per_s);
+                found.told.layer_rates = rates.layer;
+                found.told.rates_measured = rates.told();
             }
             found.times.measure_ms = Some(ms(began));
         }

@@ -178,6 +178,27 @@ pub struct PullView {
 }
 
 impl PullState {
+    /// In the order of their numbers.
+    const ALL: [Self; 7] = [
+        Self::Queued,
+        Self::Resolving,
+        Self::Fetching,
+        Self::Adding,
+        Self::Done,
+        Self::Paused,
+        Self::Failed,
+    ];
+
+    /// As nodes tell each other.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The state of that number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(number)).copied()
+    }
+
     /// Whether it may still change by itself.
     pub fn is_under_way(self) -> bool {
         matches!(self, Self::Queued | Self::Resolving | Self::Fetching | Self::Adding)
@@ -360,6 +381,15 @@ pub struct FoundModelView {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_state_of_a_download_has_a_number_of_its_own() {
+        for (number, state) in PullState::ALL.into_iter().enumerate() {
+            assert_eq!(usize::from(state.number()), number);
+            assert_eq!(PullState::from_number(state.number()), Some(state));
+        }
+        assert_eq!(PullState::from_number(7), None);
+    }
 
     #[test]
     fn a_token_in_a_request_is_never_printed() {

@@ -790,6 +790,22 @@ mod tests {
     }
 
     #[test]
+    fn rates_that_only_grow_older_are_told_once_a_minute_and_beyond_an_hour_once_an_hour() {
+        let aged = |age_s| crate::MeasuredView::from(exo_types::Measured { count: 9, age_s });
+        let told = |before, now| {
+            let mut shown = view();
+            shown.nodes[0].devices[0].rates_measured = Some(aged(before));
+            let mut later = shown.clone();
+            later.nodes[0].devices[0].rates_measured = Some(aged(now));
+            changes(&shown, &later, ALL).len()
+        };
+        assert_eq!([told(1, 60), told(60, 61)], [0, 1]);
+        assert_eq!([told(3601, 7200), told(7200, 7201)], [0, 1]);
+        // A plan that is made from a view counts the same rates as old as one that is made from a report.
+        assert_eq!([aged(24 * 3600).age_s, aged(24 * 3600 + 1).age_s], [24 * 3600, 25 * 3600]);
+    }
+
+    #[test]
     fn a_change_of_something_unknown_changes_nothing() {
         let mut shown = view();
         Change::NodeGone { id: "x".into() }.apply(&mut shown);

@@ -178,6 +178,12 @@ pub struct PlanRateView {
     /// Where the first of these comes from: `measured`, `measured long ago`, `stated`,
     /// `taken from devices alike`, `taken from Q8_0`, `derived` or `estimated`.
     pub source: String,
+    /// Of so many measurements; `null` where it is not measured.
+    #[serde(default)]
+    pub samples: Option<u32>,
+    /// How old the last of them is, in seconds.
+    #[serde(default)]
+    pub age_s: Option<f64>,
 }
 
 /// Scores of a device, 0 to 1.

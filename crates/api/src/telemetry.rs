@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::downloads::PullState;
 use crate::generate::{FinishReason, GenerateError};
 pub use crate::labels::{Endpoint, RequestEnd};
 use crate::view::{LayersView, LoadView, NodeStatus, SensorsView};
@@ -63,6 +64,12 @@ pub struct NodeTelemetryView {
     pub disk_free_bytes: Option<u64>,
     /// Of that, what models may still take by its settings `disk_reserve_mib` and `disk_quota_mib`.
     pub disk_room_bytes: Option<u64>,
+    /// Open file descriptors of its process; `null` where its system does not tell.
+    #[serde(default)]
+    pub descriptors_open: Option<u32>,
+    /// How many its process may have.
+    #[serde(default)]
+    pub descriptors_max: Option<u32>,
     /// Charge of its battery, 0 to 1.
     pub battery: Option<f64>,
     /// Whether it runs on mains power.
@@ -83,6 +90,24 @@ pub struct NodeTelemetryView {
     pub instances: Vec<InstanceTelemetryView>,
     /// Requests of its clients since its process began, by model.
     pub requests: Vec<ModelRequestsView>,
+    /// Its downloads that are not done, the oldest first, eight at most.
+    #[serde(default)]
+    pub pulls: Vec<NodePullView>,
+}
+
+/// A download, as the node that carries it out tells all others.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct NodePullView {
+    /// What was asked for; of an address without what stands behind `?` and in front of `@`.
+    pub reference: String,
+    /// Where it is.
+    pub state: PullState,
+    /// Bytes that are on the node's disk and verified.
+    pub verified_bytes: u64,
+    /// Bytes in all; `null` until the hub has said.
+    pub total_bytes: Option<u64>,
+    /// Bytes a second over the last seconds; `null` while nothing comes.
+    pub bytes_per_s: Option<f64>,
 }
 
 /// Measurements of one device.

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use exo_types::{
     Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, LayerRates,
-    MemoryDomain, Monitor, ParseKvDTypeError, SupportClass, TypeRates,
+    Measured, MemoryDomain, Monitor, ParseKvDTypeError, SupportClass, TypeRates,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -289,6 +289,10 @@ pub struct DeviceView {
     /// Measured: what a layer takes beside its products with weights; `null` where it was not.
     #[serde(default)]
     pub layer_rates: Option<LayerRatesView>,
+    /// How often and how long ago all but the rates by type were measured; `null` where they were not, or
+    /// whoever embeds the node has said them.
+    #[serde(default)]
+    pub rates_measured: Option<MeasuredView>,
     /// What its own steps have taught since of all of them.
     #[serde(default)]
     pub corrections: CorrectionsView,
@@ -338,19 +342,42 @@ pub struct TypeRatesView {
     pub read_bytes_per_s: f64,
     /// Operations per second for a prompt.
     pub flops_per_s: f64,
-    /// Whether that was measured longer than a day ago.
-    pub is_stale: bool,
+    /// How often and how long ago that was measured.
+    pub measured: MeasuredView,
+}
+
+/// See [`Measured`]. A plan counts what is older than a day with a wider range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct MeasuredView {
+    /// Measurements.
+    pub samples: u32,
+    /// How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours.
+    pub age_s: u32,
+}
+
+impl From<Measured> for MeasuredView {
+    /// A node would differ each second otherwise, and whoever follows the cluster would be told.
+    fn from(Measured { count, age_s }: Measured) -> Self {
+        let step_s = if age_s <= 3600 { 60 } else { 3600 };
+        Self { samples: count, age_s: age_s.div_ceil(step_s).saturating_mul(step_s) }
+    }
+}
+
+impl From<MeasuredView> for Measured {
+    fn from(MeasuredView { samples, age_s }: MeasuredView) -> Self {
+        Self { count: samples, age_s }
+    }
 }
 
 impl From<TypeRates> for TypeRatesView {
-    fn from(TypeRates { dtype, read_bytes_per_s, flops_per_s, is_stale }: TypeRates) -> Self {
-        Self { dtype, read_bytes_per_s, flops_per_s, is_stale }
+    fn from(TypeRates { dtype, read_bytes_per_s, flops_per_s, measured }: TypeRates) -> Self {
+        Self { dtype, read_bytes_per_s, flops_per_s, measured: measured.into() }
     }
 }
 
 impl From<&TypeRatesView> for TypeRates {
-    fn from(&TypeRatesView { dtype, read_bytes_per_s, flops_per_s, is_stale }: &TypeRatesView) -> Self {
-        Self { dtype, read_bytes_per_s, flops_per_s, is_stale }
+    fn from(&TypeRatesView { dtype, read_bytes_per_s, flops_per_s, measured }: &TypeRatesView) -> Self {
+        Self { dtype, read_bytes_per_s, flops_per_s, measured: measured.into() }
     }
 }
 
@@ -435,6 +462,7 @@ impl From<&DeviceFacts> for DeviceView {
             flops_per_s: facts.flops_per_s,
             rates_by_type: facts.rates_by_type.iter().map(|&rates| rates.into()).collect(),
             layer_rates: facts.layer_rates.map(Into::into),
+            rates_measured: facts.rates_measured.map(Into::into),
             corrections: facts.corrections.into(),
             unsupported_types: facts.unsupported_types.clone(),
             support: facts.support,

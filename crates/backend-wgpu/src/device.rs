@@ -181,6 +181,7 @@ fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
         flops_per_s: None,
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: DType::ALL.into_iter().filter(|dtype| !layout::is_supported(*dtype)).collect(),
         support,

@@ -324,6 +324,21 @@ pub fn type_rates(dtype: exo_types::DType, read_bytes_per_s: f64, flops_per_s: f
     format!("{dtype:?}: {:.1} GB/s, {}", read_bytes_per_s / 1e9, flops(flops_per_s))
 }
 
+/// "12 passes, 3 min ago": how often and how long ago a rate was measured.
+pub fn measured(passes: u32, age_s: u64) -> String {
+    let count = if passes == 1 { "1 pass".to_owned() } else { format!("{passes} passes") };
+    format!("{count}, {}", ago(age_s))
+}
+
+/// So many seconds ago, in the unit people read.
+pub fn ago(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s ago"),
+        60..3600 => format!("{} min ago", seconds / 60),
+        _ => format!("{} h ago", seconds / 3600),
+    }
+}
+
 /// A duration in the unit people read.
 pub fn duration(duration: std::time::Duration) -> String {
     indicatif::HumanDuration(duration).to_string()
@@ -406,6 +421,13 @@ pub fn message(message: Message) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_measured_says_how_often_and_how_long_ago() {
+        assert_eq!(measured(1, 0), "1 pass, 0 s ago");
+        assert_eq!([measured(12, 60), measured(12, 180)], ["12 passes, 1 min ago", "12 passes, 3 min ago"]);
+        assert_eq!(measured(2, 50 * 3600), "2 passes, 50 h ago");
+    }
 
     #[test]
     fn a_qr_code_is_drawn_where_there_is_room_for_all_of_it() {

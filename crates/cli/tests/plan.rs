@@ -597,13 +597,20 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     let id = node.place("zeros", 1)["id"].as_str().unwrap().to_owned();
     node.wait_settled(&id);
     let measured = types(&node);
-    assert_eq!((&measured[0]["dtype"], &measured[0]["is_stale"]), (&"F16".into(), &false.into()));
+    assert_eq!(measured[0]["dtype"], "F16");
+    let passes = measured[0]["measured"]["samples"].as_u64();
+    let is_new = measured[0]["measured"]["age_s"].as_u64().is_some_and(|age_s| age_s <= 60);
+    assert!(passes > Some(0) && is_new, "{measured}");
+    let general = node.get("/exo/v1/cluster")["nodes"][0]["devices"][0]["rates_measured"].clone();
+    assert!(general["samples"].as_u64() > Some(0) && general["age_s"].as_u64().is_some(), "{general}");
     let after = rates(&node, "zeros");
     assert_eq!(after[0]["source"], "measured", "{after}");
+    assert_eq!(after[0]["samples"].as_u64(), passes, "{after}");
     assert_eq!(after[0]["read_bytes_per_s"], measured[0]["read_bytes_per_s"], "one number everywhere");
     for words in [&["status"][..], &["plan", "zeros"], &["devices", "--backend", "cpu", "--threads", "1"]] {
         let shown = flat(&stdout(&node.exo(words)));
         assert!(shown.contains("F16: ") && !shown.contains("taken from"), "{words:?}: {shown}");
+        assert!(words[0] == "plan" || shown.contains(" ago)"), "how often and when: {words:?}: {shown}");
     }
     let saved = folder.path().join("here.toml");
     assert!(node.exo(&["plan", "--save-cluster", saved.to_str().unwrap()]).status.success());
@@ -616,7 +623,12 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     // It is kept, and nothing is measured again.
     node.kill();
     let node = calibrated(&data_dir);
-    assert_eq!(types(&node), measured);
+    let kept = types(&node);
+    let fields = ["dtype", "read_bytes_per_s", "flops_per_s"];
+    assert_eq!(fields.map(|field| &kept[0][field]), fields.map(|field| &measured[0][field]), "{kept}");
+    let [before, now] = [&measured, &kept].map(|types| &types[0]["measured"]);
+    assert_eq!(before["samples"], now["samples"]);
+    assert!(before["age_s"].as_u64() <= now["age_s"].as_u64(), "{before} {now}");
 }
 
 fn planned(output: &std::process::Output) -> Value {

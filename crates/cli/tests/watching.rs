@@ -61,6 +61,11 @@ fn what_any_node_measures_is_known_on_every_node() {
             assert!(sample(&text, &format!("exo_link_sent_bytes_total{{node=\"{other}\"")).unwrap() > 0.0);
             let age = sample(&text, &format!("exo_node_data_age_seconds{{node=\"{other}\"}}")).unwrap();
             assert!((0.0..10.0).contains(&age), "{age}");
+            let of_process =
+                |what: &str| sample(&text, &format!("exo_node_process_{what}{{node=\"{other}\"}}"));
+            let fds = of_process("open_fds").zip(of_process("max_fds"));
+            let is_told = fds.is_some_and(|(open, max)| open > 3.0 && open < max);
+            assert_eq!(is_told, std::env::consts::OS == "linux", "{fds:?}");
         }
         // This node alone, without a label for it; and the device's memory as the system knows it.
         let own = metrics(node, "");

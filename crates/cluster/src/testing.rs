@@ -159,6 +159,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         flops_per_s: Some(1e11),
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,

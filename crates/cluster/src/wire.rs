@@ -33,7 +33,7 @@ pub use data::{
     StepFailure, StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};
-pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals};
+pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals, PullReport};
 pub(crate) use refusal::in_use_text;
 pub use refusal::{
     Busyness, ControlRefusal, InvalidAsk, LogFailure, NoPlan, NotCoordinator, RequestDifference, Undecided,

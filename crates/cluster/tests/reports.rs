@@ -2,14 +2,19 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport};
+use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport, PullReport};
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, NodeFacts,
-    NodeId, SupportClass, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, Measured,
+    NodeFacts, NodeId, SupportClass, TypeRates,
 };
 
-/// What comes of a report with a device that claims this.
+/// What its corrections are in a report that came.
 fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
+    device_told(change).map(|device| device.corrections)
+}
+
+/// What comes of a report with a device that claims this.
+fn device_told(change: impl FnOnce(&mut DeviceFacts)) -> Result<DeviceFacts, String> {
     let mut device = DeviceFacts {
         id: DeviceId::cpu(),
         kind: DeviceKind::Cpu,
@@ -23,12 +28,18 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         flops_per_s: Some(1e11),
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,
         support_reason: String::new(),
     };
     change(&mut device);
+    came(device, NodeMeasurements::default()).map(|report| report.facts.devices[0].clone())
+}
+
+/// A report with this, once it has been sent.
+fn came(device: DeviceFacts, measured: NodeMeasurements) -> Result<Box<NodeReport>, String> {
     let (name, version, platform) = (String::new(), String::new(), String::new());
     let node = NodeId([1; 32]);
     let report = NodeReport {
@@ -43,14 +54,14 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
         process_bytes: None,
         devices: vec![],
         card_events: vec![],
-        measured: NodeMeasurements::default(),
+        measured,
         log: LogHead::EMPTY,
         is_leaving: false,
         reached: vec![],
     };
     let bytes = ControlMessage::Report(Box::new(report)).encode();
     match ControlMessage::decode(&bytes).map_err(|error| error.to_string())? {
-        ControlMessage::Report(report) => Ok(report.facts.devices[0].corrections),
+        ControlMessage::Report(report) => Ok(report),
         other => panic!("{other:?}"),
     }
 }
@@ -79,6 +90,56 @@ fn rates_are_numbers_above_zero() {
         let refused = told(|device| device.read_bytes_per_s = Some(rate)).unwrap_err();
         assert!(refused.contains("not a positive number"), "{rate}: {refused}");
     }
+}
+
+#[test]
+fn what_was_measured_was_so_once_at_least_and_within_ten_years() {
+    let bounds = |measured: Measured| {
+        let general = told(|device| device.rates_measured = Some(measured)).map(|_| ());
+        let typed =
+            TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
+        [general, told(|device| device.rates_by_type = vec![typed]).map(|_| ())]
+    };
+    for (count, age_s) in [(1, 0), (u32::MAX, Measured::AGE_S_MAX)] {
+        assert_eq!(bounds(Measured { count, age_s }), [Ok(()), Ok(())]);
+    }
+    for (count, age_s) in [(0, 60), (9, Measured::AGE_S_MAX + 1), (9, u32::MAX)] {
+        for refused in bounds(Measured { count, age_s }) {
+            let refused = refused.unwrap_err();
+            assert!(refused.contains("was measured not once, or more than ten years ago"), "{refused}");
+        }
+    }
+}
+
+#[test]
+fn how_often_and_how_long_ago_a_device_was_measured_comes_as_it_was_told() {
+    let measured = Measured { count: 12, age_s: 7300 };
+    let typed = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
+    let told = device_told(|device| {
+        device.rates_measured = Some(measured);
+        device.rates_by_type = vec![typed];
+    });
+    let told = told.unwrap();
+    assert_eq!((told.rates_measured, told.rates_by_type), (Some(measured), vec![typed]));
+}
+
+#[test]
+fn eight_downloads_come_as_they_were_told_and_no_more() {
+    let of = |count: usize, reference: &str| {
+        let pull = PullReport {
+            reference: reference.to_owned(),
+            state: 2,
+            verified_bytes: 5,
+            total_bytes: Some(9),
+            bytes_per_s: None,
+        };
+        let measured = NodeMeasurements { pulls: vec![pull; count], ..NodeMeasurements::default() };
+        let device = device_told(|_| ()).unwrap();
+        came(device, measured.clone()).map(|report| report.measured == measured)
+    };
+    assert_eq!(of(8, "hf.co/a/b"), Ok(true));
+    assert!(of(9, "hf.co/a/b").unwrap_err().contains("longer than allowed"));
+    assert!(of(1, &"x".repeat(1 << 16)).unwrap_err().contains("bytes of a download's reference"));
 }
 
 #[test]
@@ -111,7 +172,7 @@ fn rates_of_types_are_numbers_above_zero_and_each_type_has_one() {
         dtype,
         read_bytes_per_s,
         flops_per_s,
-        is_stale: false,
+        measured: Measured { count: 9, age_s: 60 },
     };
     let of = |rates: Vec<TypeRates>| told(|device| device.rates_by_type = rates).map(|_| ());
     assert_eq!(of(vec![rates(DType::Q4_K, 1e10, 1e11), rates(DType::F16, 2e10, 1e11)]), Ok(()));

@@ -17,7 +17,8 @@ use exo_backend::{
     AllocError, Alone, CancelToken, Device, Element, Op, Program, Recording, Rows, RunError, RunShape,
     Stream, Weight, WeightError,
 };
-use exo_types::{DType, DeviceKind, LayerRates, TensorView};
+use exo_types::{DType, DeviceKind, LayerRates, Measured, TensorView};
+use serde::{Deserialize, Serialize};
 
 use self::evict::Evictor;
 use self::layer::LayerBench;
@@ -79,6 +80,38 @@ pub struct Calibration {
     /// The last cache held all that decode was measured with, for lack of memory or time, and the device may
     /// hold more: larger models are read more slowly.
     pub is_of_cache: bool,
+    /// When, and in how many passes; `None` where nobody has noted it.
+    pub measured: Option<MeasuredAt>,
+}
+
+/// When something was measured, by the clock of this machine, and in how many passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MeasuredAt {
+    /// In seconds since 1970.
+    pub unix_s: u64,
+    /// The fewest that any of its numbers is the mean of.
+    pub passes: u32,
+}
+
+impl MeasuredAt {
+    /// In so many passes, at this moment.
+    pub fn now(passes: u32) -> Self {
+        Self { unix_s: exo_stdx::unix_s(), passes }
+    }
+
+    /// As the cluster is told of it. What is dated in the future was measured before the clock was set back,
+    /// nobody knows how long: it is as old as can be.
+    pub fn told(self, now_unix_s: u64) -> Measured {
+        let age_s = now_unix_s.checked_sub(self.unix_s).unwrap_or(u64::MAX);
+        Measured { count: self.passes.max(1), age_s: 0 }.later(age_s)
+    }
+}
+
+impl Calibration {
+    /// How often, and how long before now.
+    pub fn told(&self) -> Option<Measured> {
+        self.measured.map(|at| at.told(exo_stdx::unix_s()))
+    }
 }
 
 /// A device could not be measured.
@@ -215,7 +248,8 @@ fn measure(
     let layer = layer.map(|layer| layer.rates((step, read_bytes_per_s), &prefill, pass));
     let layer = layer.and_then(|rates| rates.map_or_else(|error| without_layer(&error), Some));
     let layer = layer.filter(LayerRates::is_plausible);
-    Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
+    let measured = Some(MeasuredAt::now(step.count.min(pass.count)));
+    Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache, measured })
 }
 
 /// What every run costs is a step's, not that of what it reads: on a card a tenth of a pass. A pass that

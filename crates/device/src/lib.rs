@@ -13,6 +13,7 @@
 mod affinity;
 mod architecture;
 mod calibrate;
+mod descriptors;
 mod drivers;
 mod folders;
 mod graphics;
@@ -31,7 +32,8 @@ use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, Su
 
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use architecture::{amd_architecture, nvidia_architecture};
-pub use calibrate::{Calibration, CalibrationError, calibrate, calibrate_type};
+pub use calibrate::{Calibration, CalibrationError, MeasuredAt, calibrate, calibrate_type};
+pub use descriptors::{Descriptors, descriptors};
 pub use drivers::{Setting, driver_troubles};
 pub use graphics::{
     GraphicsCard, advice, driver_text, find_card, graphics_cards, graphics_support, identity,
@@ -91,6 +93,7 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         flops_per_s: None,
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support,

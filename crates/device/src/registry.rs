@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use self::driver::Driver;
 use self::file::ReadError;
-use crate::{Calibration, CalibrationError, calibrate};
+use crate::{Calibration, CalibrationError, MeasuredAt, calibrate};
 
 pub use file::RegistryLock;
 pub use release::Released;
@@ -43,8 +43,8 @@ const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 const REASON_CHARS_MAX: usize = 500;
 /// Of what measurements mean: those of another are made again. Files of before 0072 name none, which is 0; a
 /// rate has been without what every run costs since, and a layer with the starts of its products. Those of 1
-/// measured large cards with a chunk of 64 rows.
-pub const CALIBRATION_VERSION: u32 = 3;
+/// measured large cards with a chunk of 64 rows, and those of 3 do not say when and in how many passes.
+pub const CALIBRATION_VERSION: u32 = 4;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;
 
@@ -95,6 +95,9 @@ pub struct BackendRecord {
     /// Whether the first of them is what the last cache gives.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_of_cache: bool,
+    /// When all these were measured, and in how many passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured: Option<MeasuredAt>,
     /// The same two for other types of weights than Q8_0.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub by_type: BTreeMap<DType, KnownType>,
@@ -119,9 +122,17 @@ pub struct KnownType {
     pub flops_per_s: f64,
     /// When, in seconds since 1970.
     pub measured_unix_s: u64,
+    /// In how many passes; earlier versions did not say.
+    #[serde(default)]
+    pub passes: u32,
 }
 
 impl KnownType {
+    /// When, and in how many passes.
+    pub fn measured(&self) -> MeasuredAt {
+        MeasuredAt { unix_s: self.measured_unix_s, passes: self.passes }
+    }
+
     fn is_plausible(&self) -> bool {
         is_rate(self.read_bytes_per_s) && is_rate(self.flops_per_s)
     }
@@ -260,10 +271,10 @@ impl Registry {
 
     /// What was measured with the same backend and driver.
     pub fn calibration(&self, card: &Identity, backend: &str, driver: &str) -> Option<Calibration> {
-        let BackendRecord { read_bytes_per_s, flops_per_s, layer, is_of_cache, .. } =
+        let BackendRecord { read_bytes_per_s, flops_per_s, layer, is_of_cache, measured, .. } =
             self.current(card, backend, driver)?;
         let (read_bytes_per_s, flops_per_s) = (read_bytes_per_s?, flops_per_s?);
-        Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache })
+        Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache, measured })
     }
 
     /// The same of other types of weights.
@@ -297,7 +308,7 @@ impl Registry {
         let mut known = self.known(card, backend).filter(|known| known.driver == clip(driver))?.clone();
         if known.calibration_version != CALIBRATION_VERSION {
             (known.read_bytes_per_s, known.flops_per_s, known.layer) = (None, None, None);
-            known.is_of_cache = false;
+            (known.is_of_cache, known.measured) = (false, None);
             known.by_type.clear();
         }
         Some(known)
@@ -385,6 +396,8 @@ impl Registry {
             });
             known.quarantine = known.quarantine.or(before.quarantine);
             known.trial = known.trial.or(before.trial);
+            // Rates without a date are those of before, noted again.
+            known.measured = known.measured.or(before.measured);
         }
         let identity = Identity { name: clip(&card.name), ..card.clone() };
         let begin = || Device { identity, seen_unix_s: now_unix_s, backends: BTreeMap::new() };
@@ -430,6 +443,7 @@ pub fn calibrated(
             known.flops_per_s = Some(calibration.flops_per_s).filter(|rate| is_rate(*rate));
             known.layer = calibration.layer.filter(LayerRates::is_plausible);
             known.is_of_cache = calibration.is_of_cache;
+            known.measured = calibration.measured;
         }
     });
     let warning = match changed {

@@ -16,6 +16,8 @@ pub(crate) struct Passes {
     pub(crate) mean_s: f64,
     /// What half of the passes do better than.
     pub(crate) median_s: f64,
+    /// Passes in the window.
+    pub(crate) count: u32,
 }
 
 /// Passes for a time that is not shorter than `window`, however long one takes. What runs `before` each
@@ -51,8 +53,9 @@ impl Passes {
             taken_s += of_a_kind.iter().sum::<f64>();
             unstopped_s += of_a_kind.len() as f64 * median(of_a_kind.clone());
         }
+        let count = u32::try_from(each.len()).unwrap_or(u32::MAX);
         let median_s = median(each);
-        Self { mean_s: (median_s * taken_s / unstopped_s).max(SECONDS_MIN), median_s }
+        Self { mean_s: (median_s * taken_s / unstopped_s).max(SECONDS_MIN), median_s, count }
     }
 }
 
@@ -92,6 +95,7 @@ mod tests {
         let before = || wait(200).map(|()| false);
         let found = passes(Duration::from_millis(5), before, || wait(1)).unwrap();
         assert!(found.mean_s < 0.1 && found.median_s < 0.1, "{found:?}");
+        assert_eq!(found.count, 1, "the first takes the whole window with what is before it");
     }
 
     #[test]
@@ -108,7 +112,7 @@ mod tests {
             wait(1);
             Ok(())
         };
-        let Passes { mean_s, median_s } = passes(Duration::from_millis(160), before, pass).unwrap();
+        let Passes { mean_s, median_s, .. } = passes(Duration::from_millis(160), before, pass).unwrap();
         assert!(mean_s > 1.3 * median_s, "{mean_s} {median_s}");
     }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use exo_cluster::wire::{
     Backup, CardEvent, ControlAsk, ControlMessage, DataMessage, DeviceReport, HeldModel, ModelTotals,
-    NodeVitals, Traffic,
+    NodeVitals, PullReport, Traffic,
 };
 use exo_cluster::{ComputeResult, DriverConfig, DriverStart, InstanceRequest, StageGeometry};
 use exo_cluster::{EngineId, LoadFault, PlanId};
@@ -418,6 +418,8 @@ pub struct SampledMeasures {
     pub vitals: NodeVitals,
     /// Requests of its clients, by model.
     pub requests: Vec<ModelTotals>,
+    /// Its downloads that are not done, eight at most.
+    pub pulls: Vec<PullReport>,
     /// Bytes to and from members.
     pub traffic: BTreeMap<NodeId, Traffic>,
 }

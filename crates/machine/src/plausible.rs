@@ -67,7 +67,7 @@ fn keep_layer(last: LayerRates, rates: &mut LayerRates) {
 #[cfg(test)]
 mod tests {
     use exo_cluster::wire::Bandwidth;
-    use exo_types::{Corrections, DType, DeviceId, DeviceKind, NodeId, SupportClass, TypeRates};
+    use exo_types::{Corrections, DType, DeviceId, DeviceKind, Measured, NodeId, SupportClass, TypeRates};
 
     use super::*;
 
@@ -98,6 +98,7 @@ mod tests {
             flops_per_s: rate,
             rates_by_type: Vec::new(),
             layer_rates: None,
+            rates_measured: None,
             corrections: Corrections::default(),
             unsupported_types: Vec::new(),
             support: SupportClass::Full,
@@ -168,7 +169,7 @@ mod tests {
                 dtype,
                 read_bytes_per_s,
                 flops_per_s,
-                is_stale: false,
+                measured: Measured { count: 9, age_s: 60 },
             };
             device.rates_by_type = rates.iter().map(typed).collect();
             [device]

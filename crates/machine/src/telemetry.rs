@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api as api;
 use exo_cluster::Scheduler;
-use exo_cluster::wire::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, StageReport};
+use exo_cluster::wire::{
+    Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, PullReport, StageReport,
+};
 use exo_types::{DeviceFacts, DeviceKind, Monitor, NodeId, PlacementId, Time};
 
 use crate::NodeMachine;
@@ -35,6 +37,7 @@ impl NodeMachine {
             vitals: self.samples.measured.vitals.clone(),
             loads: self.schedulers.iter().map(load).collect(),
             requests: self.samples.measured.requests.clone(),
+            pulls: self.samples.measured.pulls.clone(),
         }
     }
 
@@ -66,6 +69,8 @@ impl NodeMachine {
             memory_available_bytes: vitals.memory_available_bytes,
             disk_free_bytes: vitals.disk_free_bytes,
             disk_room_bytes: report.and_then(|report| report.disk_room.bytes()),
+            descriptors_open: vitals.descriptors_open,
+            descriptors_max: vitals.descriptors_max,
             battery: vitals.battery_percent.map(|percent| f64::from(percent) / 100.0),
             mains_power: facts.and_then(|f| f.mains_power),
             transfers: vitals.transfers,
@@ -78,6 +83,7 @@ impl NodeMachine {
             stages: report.map(|report| self.stage_telemetry(report)).unwrap_or_default(),
             instances: report.map(|report| self.instance_telemetry(report)).unwrap_or_default(),
             requests: report.map(request_telemetry).unwrap_or_default(),
+            pulls: report.map(pull_telemetry).unwrap_or_default(),
         }
     }
 
@@ -241,6 +247,20 @@ fn request_telemetry(report: &NodeReport) -> Vec<api::ModelRequestsView> {
         models.insert(&totals.model, requests_view(totals));
     }
     models.into_values().collect()
+}
+
+/// A state that this node does not know is another build's: that download is not shown.
+fn pull_telemetry(report: &NodeReport) -> Vec<api::NodePullView> {
+    let view = |pull: &PullReport| {
+        Some(api::NodePullView {
+            reference: pull.reference.clone(),
+            state: api::PullState::from_number(pull.state)?,
+            verified_bytes: pull.verified_bytes,
+            total_bytes: pull.total_bytes,
+            bytes_per_s: pull.bytes_per_s.map(|rate| rate as f64),
+        })
+    };
+    report.measured.pulls.iter().filter_map(view).collect()
 }
 
 fn requests_view(totals: &ModelTotals) -> api::ModelRequestsView {

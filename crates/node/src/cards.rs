@@ -62,6 +62,7 @@ impl SystemWatcher {
             processor: Monitor { utilisation, throttled, ..processor },
             memory: exo_device::memory(&self.root),
             disk_free_bytes: ballast::free_bytes(&self.data_dir),
+            descriptors: exo_device::descriptors(&self.root),
             battery_percent: exo_device::battery_percent(&self.root),
             system: Some(SystemState::of(self.host.as_ref())),
             cards: self.cards.iter().map(sense).collect(),

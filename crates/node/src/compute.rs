@@ -50,6 +50,8 @@ pub struct Sensed {
     pub memory: Option<exo_device::Memory>,
     /// Free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
+    /// File descriptors of this process.
+    pub descriptors: Option<exo_device::Descriptors>,
     /// Charge of the machine's battery.
     pub battery_percent: Option<u8>,
     /// By PCI address.
@@ -228,7 +230,12 @@ impl Compute {
     /// Notes what was measured of the processor; whether it is news.
     pub fn types_measured(&mut self, types: Vec<TypeRates>) -> bool {
         let before = self.types.as_ref().or_else(|| Some(&self.here.get()?.1.rates_by_type));
-        let is_news = before != Some(&types);
+        // Only older is no news.
+        let rates = |types: &Vec<TypeRates>| -> Vec<_> {
+            let of = |rates: &TypeRates| (rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
+            types.iter().map(of).collect()
+        };
+        let is_news = before.map(rates) != Some(rates(&types));
         self.types = Some(types);
         is_news
     }

@@ -144,6 +144,7 @@ pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure
     {
         (facts.read_bytes_per_s, facts.flops_per_s) = (Some(rates.read_bytes_per_s), Some(rates.flops_per_s));
         facts.layer_rates = rates.layer;
+        facts.rates_measured = rates.told();
         facts.rates_by_type = exo_accelerators::known_types(&config.data_dir, &processor_options(config));
         of_cache = rates.is_of_cache.then(|| {
             "measured within its last cache, for lack of memory or time: larger models are slower".to_owned()

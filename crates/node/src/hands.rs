@@ -3,12 +3,14 @@
 //! A request comes with an id, is carried out, and its answer bears the same id. What is decided here is
 //! decided about the world alone: in which state a device is, and when it is looked at again (`devices`).
 
+mod ages;
 mod devices;
 mod engines;
 mod fetches;
 mod joining;
 mod journal;
 mod links;
+mod pulls;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -100,7 +100,7 @@ impl Node {
             secret,
             machine,
             first,
-            hands,
+            mut hands,
             clock,
             inbox,
             events,
@@ -133,6 +133,7 @@ impl Node {
             stop: stopped.clone(),
         });
         let own = own_facts(hands.library.clone(), downloads.lister());
+        hands.devices.pulls = Box::new(downloads.lister());
         let facade = NodeFacade {
             node: events.clone(),
             draft,

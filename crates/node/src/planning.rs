@@ -249,6 +249,7 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 flops_per_s: device.flops_per_s,
                 rates_by_type: device.rates_by_type.iter().map(TypeRates::from).collect(),
                 layer_rates: device.layer_rates.map(Into::into),
+                rates_measured: device.rates_measured.map(Into::into),
                 corrections: device.corrections.into(),
                 unsupported_types: device.unsupported_types.clone(),
                 support: device.support,
@@ -573,11 +574,14 @@ fn rates(request: &PlanRequest, device: usize) -> Vec<PlanRateView> {
             Source::Derived if known(DType::Q8_0) => "taken from Q8_0",
             source => source.text(),
         };
+        let FigureView { value, samples, age_s, .. } = figure_view(read);
         PlanRateView {
             dtype,
-            read_bytes_per_s: read.value,
+            read_bytes_per_s: value,
             flops_per_s: rates.flops_of(dtype).value,
             source: source.to_owned(),
+            samples,
+            age_s,
         }
     };
     all.0.iter().filter(counts).map(view).collect()

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, LayerRates, TypeRates};
+use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, LayerRates, Measured, TypeRates};
 
 /// A measurement older than this is stale: drivers, clocks and neighbours change in days.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -71,7 +71,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Measured just now, once.
+    /// Measured just now, more than once.
     pub fn measured(value: f64) -> Self {
         Self { value, source: Source::Measured { age: Duration::ZERO, samples: 2 } }
     }
@@ -84,6 +84,14 @@ impl Figure {
     /// Said by a file or a specification.
     pub fn stated(value: f64) -> Self {
         Self { value, source: Source::Stated }
+    }
+
+    /// As a node tells it; just now where it does not say when.
+    fn told(value: f64, measured: Option<Measured>) -> Self {
+        measured.map_or_else(
+            || Self::measured(value),
+            |Measured { count, age_s }| Self::measured_at(value, Duration::from_secs(age_s.into()), count),
+        )
     }
 
     pub(crate) fn from(value: f64, source: Source) -> Self {
@@ -128,16 +136,15 @@ pub struct DeviceRates {
 impl DeviceRates {
     /// What a node's report says: of every device what its kernels reach.
     pub fn reported(facts: &DeviceFacts) -> Self {
-        let (read, flops) =
-            (facts.read_bytes_per_s.map(Figure::measured), facts.flops_per_s.map(Figure::measured));
+        let told = |value| Figure::told(value, facts.rates_measured);
+        let (read, flops) = (facts.read_bytes_per_s.map(told), facts.flops_per_s.map(told));
         let typed = |own: Option<Figure>, of: fn(&TypeRates) -> f64| {
             let own = own.map(|figure| (DType::Q8_0, figure));
-            let age = |rates: &TypeRates| if rates.is_stale { STALE_AFTER * 2 } else { Duration::ZERO };
             let others = facts.rates_by_type.iter();
-            let others = others.map(|rates| (rates.dtype, Figure::measured_at(of(rates), age(rates), 2)));
+            let others = others.map(|rates| (rates.dtype, Figure::told(of(rates), Some(rates.measured))));
             others.chain(own).collect()
         };
-        let of_layer = |of: fn(&LayerRates) -> f64| facts.layer_rates.as_ref().map(of).map(Figure::measured);
+        let of_layer = |of: fn(&LayerRates) -> f64| facts.layer_rates.as_ref().map(of).map(told);
         Self {
             read_by_type: typed(read, |rates| rates.read_bytes_per_s),
             flops_by_type: typed(flops, |rates| rates.flops_per_s),

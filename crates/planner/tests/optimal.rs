@@ -49,6 +49,7 @@ fn device(index: usize, kind: DeviceKind, free_bytes: u64, read: Option<f64>) ->
         flops_per_s: read.map(|r| r * 8.0),
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,

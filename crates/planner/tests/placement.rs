@@ -10,11 +10,12 @@ use exo_planner::{
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, LayerRange, LayerRates, LayerShape,
-    MemoryDomain, ModelShape, NodeId, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
+    Measured, MemoryDomain, ModelShape, NodeId, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
 };
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
+const DAY_S: u32 = 24 * 3600;
 
 /// Layers of 1 GiB, a tied table of 1 MiB, one token of context at 1 KiB a layer.
 fn model(layers: u32) -> ModelShape {
@@ -67,6 +68,7 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
         flops_per_s: speed.map(|s| s * 1e11),
         rates_by_type: Vec::new(),
         layer_rates: speed.map(|s| beside_products(s * 1e11)),
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,
@@ -893,11 +895,15 @@ fn of_type(dtype: DType, typed: &[TypeRates]) -> Plan {
 
 #[test]
 fn a_model_is_predicted_by_the_rates_of_its_own_types() {
-    let q4_k =
-        |is_stale| TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 2e11, is_stale };
+    let q4_k = |age_s| TypeRates {
+        dtype: DType::Q4_K,
+        read_bytes_per_s: 5e9,
+        flops_per_s: 2e11,
+        measured: Measured { count: 9, age_s },
+    };
     let predicted = |dtype, typed: &[TypeRates]| of_type(dtype, typed).predicted;
-    let q8_0 = predicted(DType::Q8_0, &[q4_k(false)]);
-    let own = predicted(DType::Q4_K, &[q4_k(false)]);
+    let q8_0 = predicted(DType::Q8_0, &[q4_k(DAY_S)]);
+    let own = predicted(DType::Q4_K, &[q4_k(DAY_S)]);
     let ratio = |a: u64, b: u64| a as f64 / b as f64;
     let twice = ratio(own.token_ns.expected, q8_0.token_ns.expected);
     assert!((1.99..2.01).contains(&twice), "it reads at half the rate: {twice}");
@@ -908,13 +914,29 @@ fn a_model_is_predicted_by_the_rates_of_its_own_types() {
     let missing = predicted(DType::Q4_K, &[]);
     assert_eq!(missing.token_ns.expected, q8_0.token_ns.expected);
     let width = |p: &exo_planner::Prediction| ratio(p.token_ns.high, p.token_ns.low);
-    let old = predicted(DType::Q4_K, &[q4_k(true)]);
+    let old = predicted(DType::Q4_K, &[q4_k(DAY_S + 1)]);
     assert!(width(&own) < width(&old) && width(&old) < width(&missing), "{own:?} {old:?} {missing:?}");
 }
 
 #[test]
+fn what_was_measured_long_ago_or_once_widens_the_range_and_a_rate_without_a_date_does_not() {
+    let width = |measured: Option<(u32, u32)>| {
+        let rates_measured = measured.map(|(count, age_s)| Measured { count, age_s });
+        let facts = DeviceFacts { rates_measured, ..device("a", 5.0, Some(10.0)).device };
+        let device = PlanDevice::reported(NodeId([1; 32]), "a".to_owned(), facts, None);
+        let plan = plan(&PlanRequest::new(model(4), 1024, vec![device])).expect("it fits");
+        let token_ns = plan.predicted.token_ns;
+        token_ns.high as f64 / token_ns.low as f64
+    };
+    let (fresh, once, old) = (width(Some((9, 60))), width(Some((1, 60))), width(Some((9, DAY_S + 1))));
+    assert_eq!(width(None), fresh);
+    assert!(fresh < once && once < old, "{fresh} {once} {old}");
+}
+
+#[test]
 fn two_equal_devices_stay_equal_when_one_of_them_has_measured_a_type() {
-    let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 2e11, is_stale: false };
+    let measured = Measured { count: 9, age_s: 60 };
+    let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 2e11, measured };
     let of = |name: &str, typed: Vec<TypeRates>| {
         let facts = DeviceFacts { rates_by_type: typed, ..device(name, 5.0, Some(10.0)).device };
         PlanDevice::reported(device(name, 4.0, None).node, name.to_owned(), facts, None)

@@ -140,6 +140,7 @@ fn device(at: usize, free_gib: f64, machine: &Machine) -> PlanDevice {
         flops_per_s: machine.flops,
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,

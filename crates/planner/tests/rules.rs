@@ -125,6 +125,7 @@ fn request(cluster: &Cluster, machines: &BTreeMap<String, Machine>) -> PlanReque
                 flops_per_s: Some(machine.flops),
                 rates_by_type: Vec::new(),
                 layer_rates: None,
+                rates_measured: None,
                 corrections: Corrections::default(),
                 unsupported_types: Vec::new(),
                 support: SupportClass::Full,

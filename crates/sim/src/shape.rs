@@ -117,6 +117,7 @@ pub fn device(used_bytes: u64) -> DeviceFacts {
             activations_per_s: 2e9,
             layer_s: 20e-6,
         }),
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,

@@ -34,6 +34,7 @@ impl Subject {
                 "process_bytes",
                 "memory_available_bytes",
                 "disk_free_bytes",
+                "descriptors_open",
                 "battery",
                 "transferred_bytes",
                 "sent_bytes",
@@ -176,7 +177,7 @@ impl Series {
     }
 }
 
-fn node_values(node: &NodeTelemetryView) -> [Option<f32>; 7] {
+fn node_values(node: &NodeTelemetryView) -> [Option<f32>; 8] {
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f32);
     let sum = |of: fn(&exo_api::LinkTelemetryView) -> Option<u64>| {
         node.links.iter().filter_map(of).reduce(u64::saturating_add)
@@ -185,6 +186,7 @@ fn node_values(node: &NodeTelemetryView) -> [Option<f32>; 7] {
         bytes(node.process_bytes),
         bytes(node.memory_available_bytes),
         bytes(node.disk_free_bytes),
+        node.descriptors_open.map(|open| open as f32),
         node.battery.map(|share| share as f32),
         bytes(node.age_s.map(|_| node.transferred_bytes)),
         bytes(sum(|link| link.sent_bytes)),

@@ -77,6 +77,9 @@ pub struct DeviceFacts {
     pub rates_by_type: Vec<TypeRates>,
     /// Measured: what a layer takes beside its products.
     pub layer_rates: Option<LayerRates>,
+    /// How often and how long ago all but the rates by type were measured; `None` where they were not, or
+    /// whoever embeds the node has said them.
+    pub rates_measured: Option<Measured>,
     /// What its own steps have taught since of all of them.
     pub corrections: Corrections,
     /// Types of weights that it has no kernels for, as its backend says: no layer with one goes there.
@@ -112,6 +115,32 @@ impl MemoryDomain {
     }
 }
 
+/// How often something was measured, and how long ago for the last time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Measured {
+    /// Measurements that the number comes from.
+    pub count: u32,
+    /// How old the last of them is, in seconds.
+    pub age_s: u32,
+}
+
+impl Measured {
+    /// Nothing is told to be older: ten years.
+    pub const AGE_S_MAX: u32 = 10 * 365 * 24 * 3600;
+
+    /// What these are so many seconds later.
+    #[must_use]
+    pub fn later(self, by_s: u64) -> Self {
+        let by_s = u32::try_from(by_s).unwrap_or(u32::MAX);
+        Self { age_s: self.age_s.saturating_add(by_s).min(Self::AGE_S_MAX), ..self }
+    }
+
+    /// Whether a node could have measured like that.
+    pub fn is_plausible(self) -> bool {
+        self.count > 0 && self.age_s <= Self::AGE_S_MAX
+    }
+}
+
 /// What a device does with weights of one type.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TypeRates {
@@ -121,8 +150,8 @@ pub struct TypeRates {
     pub read_bytes_per_s: f64,
     /// Measured: multiply-adds times two of a prefill chunk with such weights, per second.
     pub flops_per_s: f64,
-    /// Whether that was longer than a day ago when the node looked.
-    pub is_stale: bool,
+    /// How often, and how long ago.
+    pub measured: Measured,
 }
 
 /// What a layer takes of a device beside what [`DeviceFacts::read_bytes_per_s`] and

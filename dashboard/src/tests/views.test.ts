@@ -9,6 +9,7 @@ import { merged } from "../stores/logs.svelte";
 import { models } from "../stores/models.svelte";
 import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
+import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
 import Alerts from "../views/alerts/Alerts.svelte";
 import Composer from "../views/chat/Composer.svelte";
@@ -210,6 +211,14 @@ test("what another machine fetches for a placed model is among the downloads", (
   expect(draw(Downloads, "lost").textContent).not.toContain("For placed models");
 });
 
+test("what another machine fetches from a hub is among the downloads", () => {
+  expect(draw(Downloads, "home").textContent).not.toContain("Of other machines");
+  Object.assign(measured, { view: telemetry.telemetry(fixtures.home()) });
+  const text = draw(Downloads, "home").textContent!;
+  Object.assign(measured, { view: null });
+  for (const word of ["Of other machines", "hf.co/example/Tiny-GGUF:Q4_K_M", "fetching · to attic", "25 %", "31 MB/s"]) expect(text).toContain(word);
+});
+
 test("shutting the node down asks once and names what stops", async () => {
   const shown = draw(Cluster, "home");
   const button = () => [...shown.querySelectorAll("button")].filter((one) => one.textContent === "Shut down…");
@@ -238,7 +247,7 @@ test("a device says what its memory holds, that it is slowed down, and why a sen
 
 test("a device shows its rates by type of weights and what its steps have taught", () => {
   const text = draw(Devices, "home").textContent!;
-  for (const word of ["With Q4_K", "410 GFLOP/s", "With BF16", "(measured long ago)", "Corrected by its steps", "reading to 87 %"]) expect(text).toContain(word);
+  for (const word of ["With Q4_K", "410 GFLOP/s", "With BF16", "(12 passes, 3 min ago)", "(1 pass, 2 d ago)", "31 passes, 2 h ago", "Corrected by its steps", "reading to 87 %"]) expect(text).toContain(word);
   expect(text).not.toContain("arithmetic to");
 });
 

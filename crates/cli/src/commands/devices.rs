@@ -14,7 +14,7 @@ use exo_accelerators::{
 use exo_backend::OpKind;
 use exo_device::{Registry, RegistryError, Released};
 use exo_node::{Host, NodeConfig, SystemHost, asking_drivers, processor_options};
-use exo_types::TypeRates;
+use exo_types::{Measured, TypeRates};
 
 use crate::args::Devices;
 use crate::config::Config;
@@ -85,6 +85,7 @@ fn look(
     processor.read_bytes_per_s = rates.map(|rates| rates.read_bytes_per_s);
     processor.flops_per_s = rates.map(|rates| rates.flops_per_s);
     processor.layer_rates = rates.and_then(|rates| rates.layer);
+    processor.rates_measured = rates.and_then(|rates| rates.told());
     processor.rates_by_type = exo_accelerators::known_types(data_dir, &options);
     let mut cards = exo_device::graphics_cards(Path::new("/"));
     exo_device::name_cards(Path::new("/"), &mut cards);
@@ -229,14 +230,16 @@ fn ability_line(row: &Row) -> Option<String> {
     Some(format!("{}: {}", row.name, parts.join("; ")))
 }
 
-/// What it does with types of weights other than that of the table, which is Q8_0.
+/// How often and how long ago the rates of the table were measured, which are of Q8_0, and what it does with
+/// other types of weights.
 fn type_lines(row: &Row) -> Vec<String> {
+    let times = |Measured { count, age_s }| ui::measured(count, age_s.into());
+    let general = row.told.rates_measured.map(|measured| format!("{}: measured in {}", row.name, times(measured)));
     let line = |rates: &TypeRates| {
         let text = ui::type_rates(rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
-        let when = if rates.is_stale { " (measured long ago)" } else { "" };
-        format!("{}: {text}{when}", row.name)
+        format!("{}: {text} ({})", row.name, times(rates.measured))
     };
-    row.told.rates_by_type.iter().map(line).collect()
+    general.into_iter().chain(row.told.rates_by_type.iter().map(line)).collect()
 }
 
 fn step_line(name: &str, cost: StepCost) -> String {
@@ -271,5 +274,21 @@ mod tests {
         assert_eq!(cells(&untold)[..4], ["Card", "vulkan:0", "8.00 GiB\nfree: not told", "-"]);
         let row = serde_json::to_value(untold).unwrap();
         assert_eq!(row.get("memory_free_bytes"), Some(&serde_json::Value::Null), "{row}");
+    }
+
+    #[test]
+    fn rates_say_how_often_and_how_long_ago_they_were_measured() {
+        let mut row = Row::bare("Card".to_owned(), SupportClass::Experimental, String::new());
+        assert!(type_lines(&row).is_empty(), "not measured");
+        row.told.rates_measured = Some(Measured { count: 12, age_s: 7300 });
+        row.told.rates_by_type = vec![TypeRates {
+            dtype: exo_types::DType::Q4_K,
+            read_bytes_per_s: 9.1e9,
+            flops_per_s: 8e10,
+            measured: Measured { count: 1, age_s: 90 },
+        }];
+        let expected =
+            ["Card: measured in 12 passes, 2 h ago", "Card: Q4_K: 9.1 GB/s, 80.0 GFLOP/s (1 pass, 1 min ago)"];
+        assert_eq!(type_lines(&row), expected);
     }
 }

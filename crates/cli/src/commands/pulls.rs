@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use exo_api::{PullRequest, PullState, PullView, RemovedModelView};
+use exo_api::{NodePullView, PullRequest, PullState, PullView, RemovedModelView, TelemetryView};
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -49,7 +49,9 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
     if json.json {
         return ui::json(&pulls);
     }
-    if pulls.is_empty() {
+    let told: TelemetryView = client.get("/exo/v1/telemetry").await?;
+    let others = other_rows(&told);
+    if pulls.is_empty() && others.is_empty() {
         ui::line("nothing is being fetched; `exo pull REFERENCE` begins a download");
         return Ok(());
     }
@@ -65,12 +67,38 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
             p.source.clone(),
         ]
     });
-    ui::table(&["id", "reference", "state", "verified", "rate", "left", "from"], rows.collect());
+    let rows: Vec<Vec<String>> = rows.collect();
+    if !rows.is_empty() {
+        ui::table(&["id", "reference", "state", "verified", "rate", "left", "from"], rows);
+    }
+    if !others.is_empty() {
+        ui::paragraph("other nodes, where `exo pulls` pauses, resumes and ends theirs:");
+        ui::table(&["node", "reference", "state", "verified", "rate"], others);
+    }
     Ok(())
 }
 
-fn state_text(pull: &PullView) -> String {
-    let state = match pull.state {
+/// What the other members say of their downloads.
+fn other_rows(told: &TelemetryView) -> Vec<Vec<String>> {
+    let row = |name: &str, pull: &NodePullView| {
+        let total = pull.total_bytes.map_or("?".to_owned(), ui::bytes);
+        vec![
+            name.to_owned(),
+            pull.reference.clone(),
+            state_word(pull.state).to_owned(),
+            format!("{} of {total}", ui::bytes(pull.verified_bytes)),
+            pull.bytes_per_s.map_or("-".to_owned(), |rate| format!("{}/s", ui::bytes(rate as u64))),
+        ]
+    };
+    let mut rows = Vec::new();
+    for node in told.nodes.iter().filter(|node| node.node != told.self_node) {
+        rows.extend(node.pulls.iter().map(|pull| row(&node.name, pull)));
+    }
+    rows
+}
+
+fn state_word(state: PullState) -> &'static str {
+    match state {
         PullState::Queued => "waits for others",
         PullState::Resolving => "asks the hub",
         PullState::Fetching => "fetches",
@@ -78,7 +106,11 @@ fn state_text(pull: &PullView) -> String {
         PullState::Done => "done",
         PullState::Paused => "paused",
         PullState::Failed => "failed",
-    };
+    }
+}
+
+fn state_text(pull: &PullView) -> String {
+    let state = state_word(pull.state);
     match &pull.error {
         // That of a download which is not over says what it waits for.
         Some(error) if pull.state.is_under_way() => error.clone(),
@@ -205,5 +237,24 @@ fn announce(pull: &PullView, total: u64) {
     match &pull.terms {
         Some(terms) => ui::warning(&format!("licence {terms}")),
         None => ui::note(&format!("licence {}", pull.licence.as_deref().unwrap_or("none named"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn downloads_of_other_nodes_are_listed_and_the_own_ones_stand_in_their_own_table() {
+        let node = |id: &str| {
+            serde_json::json!({
+                "node": id, "name": format!("node {id}"), "status": "alive", "version": "1", "platform": "x", "transfers": 1,
+                "transferred_bytes": 0, "unreached": [], "devices": [], "links": [], "stages": [], "instances": [], "requests": [],
+                "pulls": [{"reference": "hf.co/a/b", "state": "fetching", "verified_bytes": 1 << 20, "total_bytes": null, "bytes_per_s": null}]
+            })
+        };
+        let told = serde_json::json!({"self_node": "a", "nodes": [node("a"), node("b")]});
+        let rows = other_rows(&serde_json::from_value(told).unwrap());
+        assert_eq!(rows, [["node b", "hf.co/a/b", "fetches", "1.00 MiB of ?", "-"]]);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exo_api::{
     ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MeasuredAnswerView,
-    MeasuredTimeView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView, RequestPhase,
+    MeasuredTimeView, MeasuredView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView, RequestPhase,
     RequestView, SensorsView, StagePhase, StageProgressView, StageView, TermOffView,
 };
 use exo_types::{DeviceState, Monitor};
@@ -190,20 +190,18 @@ fn remarks(device: &DeviceView) -> Vec<String> {
     let sensors =
         ui::sensors(Monitor { temperature_c, power_w, clock_mhz, utilisation, ..Monitor::default() });
     let learned = exo_types::Corrections::from(device.corrections).text();
+    let times = |MeasuredView { samples, age_s }| ui::measured(samples, age_s.into());
+    let general = device.rates_measured.map(|measured| format!("measured in {}", times(measured)));
     let rates = device.rates_by_type.iter().map(|rates| {
-        let when = if rates.is_stale { " (measured long ago)" } else { "" };
-        format!("{}{when}", ui::type_rates(rates.dtype, rates.read_bytes_per_s, rates.flops_per_s))
+        let text = ui::type_rates(rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
+        format!("{text} ({})", times(rates.measured))
     });
-    let texts = [state, reason].into_iter().flatten().chain(rates).chain(learned).chain(sensors);
+    let texts = [state, reason, general].into_iter().flatten().chain(rates).chain(learned).chain(sensors);
     texts.map(|text| format!("{}: {text}", device.id)).collect()
 }
 
 fn ago(at_unix_s: u64, now_unix_s: u64) -> String {
-    match now_unix_s.saturating_sub(at_unix_s) {
-        seconds @ 0..60 => format!("{seconds} s ago"),
-        seconds @ 60..3600 => format!("{} min ago", seconds / 60),
-        seconds => format!("{} h ago", seconds / 3600),
-    }
+    ui::ago(now_unix_s.saturating_sub(at_unix_s))
 }
 
 fn status_text(status: NodeStatus) -> &'static str {
@@ -530,6 +528,23 @@ mod tests {
         };
         assert!(text(&["desk"]).starts_with("desk is not there, "), "{}", text(&["desk"]));
         assert!(text(&["desk", "mini"]).starts_with("desk, mini are not there, "));
+    }
+
+    #[test]
+    fn rates_say_how_often_and_how_long_ago_they_were_measured() {
+        let measured = |samples, age_s| MeasuredView { samples, age_s };
+        let device: DeviceView = serde_json::from_value(serde_json::json!({
+            "id": "cpu", "kind": "cpu", "name": "a processor", "backend": "cpu/avx2", "memory_total_bytes": 1, "memory_free_bytes": 1,
+            "compute_units": 2, "read_bytes_per_s": 1e10, "flops_per_s": 1e11, "rates_measured": measured(12, 7200),
+            "rates_by_type": [{"dtype": "Q4_K", "read_bytes_per_s": 9.1e9, "flops_per_s": 8e10, "measured": measured(1, 60)}],
+            "support": "full", "support_reason": ""
+        }))
+        .unwrap();
+        let expected =
+            ["cpu: measured in 12 passes, 2 h ago", "cpu: Q4_K: 9.1 GB/s, 80.0 GFLOP/s (1 pass, 1 min ago)"];
+        assert_eq!(remarks(&device), expected);
+        let undated = DeviceView { rates_measured: None, rates_by_type: Vec::new(), ..device };
+        assert!(remarks(&undated).is_empty());
     }
 
     #[test]

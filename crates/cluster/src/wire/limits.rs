@@ -42,6 +42,8 @@ pub const REASONS_MAX: usize = MEMBERS_MAX * DEVICES_MAX;
 pub const PINS_MAX: usize = 64;
 /// Bytes per second of one link: 800 Gbit/s.
 pub const BANDWIDTH_MAX: u64 = 100_000_000_000;
+/// Downloads that one node tells of.
+pub const PULLS_MAX: usize = 8;
 /// Models whose requests one node counts apart.
 pub const COUNTED_MODELS_MAX: usize = 32;
 /// Endpoints times reasons that requests for one model ended at and for.

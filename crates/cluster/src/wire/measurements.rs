@@ -5,7 +5,7 @@ use exo_types::{PlacementId, list};
 use serde::{Deserialize, Serialize};
 
 use super::data::AloneTimes;
-use super::limits::{BUCKETS_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, INSTANCES_MAX};
+use super::limits::{BUCKETS_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, INSTANCES_MAX, PULLS_MAX};
 
 /// All of it.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
@@ -18,6 +18,24 @@ pub struct NodeMeasurements {
     /// Requests of the node's clients since its process began, by model.
     #[serde(deserialize_with = "list::<_, _, COUNTED_MODELS_MAX>")]
     pub requests: Vec<ModelTotals>,
+    /// Its downloads that are not done.
+    #[serde(deserialize_with = "list::<_, _, PULLS_MAX>")]
+    pub pulls: Vec<PullReport>,
+}
+
+/// A download that a node carries out.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PullReport {
+    /// What was asked for, without what may be a secret in an address.
+    pub reference: String,
+    /// The number of a state, which is `exo_api`'s.
+    pub state: u8,
+    /// Bytes that are on its disk and verified.
+    pub verified_bytes: u64,
+    /// Bytes in all, once that is known.
+    pub total_bytes: Option<u64>,
+    /// Bytes a second over the last seconds, while they come.
+    pub bytes_per_s: Option<u64>,
 }
 
 /// Of a machine and the node's process on it. What nothing tells is `None`.
@@ -33,6 +51,10 @@ pub struct NodeVitals {
     pub memory_available_bytes: Option<u64>,
     /// Free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
+    /// Open file descriptors of the process.
+    pub descriptors_open: Option<u32>,
+    /// How many it may have.
+    pub descriptors_max: Option<u32>,
     /// Charge of its battery.
     pub battery_percent: Option<u8>,
     /// Fetches of model files that run.

@@ -1,5 +1,7 @@
 use std::fs;
 
+use exo_types::Measured;
+
 use super::*;
 
 fn card(address: Option<&str>, uuid: Option<&str>) -> Identity {
@@ -19,6 +21,8 @@ const LAYER: LayerRates = LayerRates {
     layer_s: 1e-5,
 };
 
+const MEASURED: MeasuredAt = MeasuredAt { unix_s: 6, passes: 12 };
+
 fn measured(driver: &str) -> BackendRecord {
     BackendRecord {
         driver: driver.to_owned(),
@@ -32,6 +36,7 @@ fn measured(driver: &str) -> BackendRecord {
         trial: None,
         layer: Some(LAYER),
         is_of_cache: true,
+        measured: Some(MEASURED),
         by_type: BTreeMap::new(),
     }
 }
@@ -48,8 +53,13 @@ fn a_measurement_counts_for_its_card_backend_and_driver_only() {
     let folder = tempfile::tempdir().unwrap();
     let here = card(Some("0000:01:00.0"), Some("GPU-1"));
     let registry = changed(folder.path(), |registry| registry.note(&here, "cuda", measured("570"), 7));
-    let expected =
-        Calibration { read_bytes_per_s: 3e11, flops_per_s: 2e13, layer: Some(LAYER), is_of_cache: true };
+    let expected = Calibration {
+        read_bytes_per_s: 3e11,
+        flops_per_s: 2e13,
+        layer: Some(LAYER),
+        is_of_cache: true,
+        measured: Some(MEASURED),
+    };
     assert_eq!(registry.calibration(&here, "cuda", "570"), Some(expected));
     assert_eq!(registry.calibration(&here, "cuda", "575"), None);
     assert_eq!(registry.calibration(&here, "vulkan", "570"), None);
@@ -83,10 +93,37 @@ fn a_failure_keeps_what_was_measured_with_the_same_driver() {
 }
 
 #[test]
+fn rates_keep_their_date_until_they_are_measured_again() {
+    let (mut registry, here) = (Registry::default(), card(Some("0000:01:00.0"), None));
+    let date = |registry: &Registry| registry.calibration(&here, "vulkan", "1").unwrap().measured;
+    registry.note(&here, "vulkan", measured("1"), 7);
+    // Opened and listed again, with the rates that were known.
+    registry.verified(&here, "vulkan", "1", 100_000);
+    registry.note(&here, "vulkan", BackendRecord { measured: None, ..measured("1") }, 200_000);
+    assert_eq!(date(&registry), Some(MEASURED));
+    let again = MeasuredAt { unix_s: 300_000, passes: 3 };
+    registry.note(&here, "vulkan", BackendRecord { measured: Some(again), ..measured("1") }, 300_000);
+    assert_eq!(date(&registry), Some(again));
+}
+
+#[test]
+fn a_date_becomes_an_age_and_one_in_the_future_is_as_old_as_can_be() {
+    let told = |unix_s, passes| {
+        let Measured { count, age_s } = MeasuredAt { unix_s, passes }.told(1_000);
+        (count, age_s)
+    };
+    assert_eq!(told(1_000, 12), (12, 0));
+    assert_eq!(told(400, 1), (1, 600));
+    assert_eq!(told(1_001, 12), (12, Measured::AGE_S_MAX), "the clock was set back");
+    assert_eq!(told(400, 0), (1, 600), "a number that is there was measured once at least");
+}
+
+#[test]
 fn rates_of_types_are_kept_beside_the_others_for_their_driver_and_no_absurd_ones() {
     let folder = tempfile::tempdir().unwrap();
     let here = card(None, None);
-    let rates = |read_bytes_per_s| KnownType { read_bytes_per_s, flops_per_s: 1e11, measured_unix_s: 5 };
+    let rates =
+        |read_bytes_per_s| KnownType { read_bytes_per_s, flops_per_s: 1e11, measured_unix_s: 5, passes: 9 };
     let note = |types: &[(DType, f64)]| {
         let types = types.iter().map(|(dtype, read)| (*dtype, rates(*read))).collect();
         changed(folder.path(), |registry| registry.note_types(&here, "cpu", "1", &types, 9))
@@ -127,7 +164,7 @@ fn what_was_measured_with_another_meaning_is_measured_again_and_the_rest_stays()
     let here = card(None, None);
     let types = BTreeMap::from([(
         DType::Q4_K,
-        KnownType { read_bytes_per_s: 8e9, flops_per_s: 1e11, measured_unix_s: 5 },
+        KnownType { read_bytes_per_s: 8e9, flops_per_s: 1e11, measured_unix_s: 5, passes: 9 },
     )]);
     changed(folder.path(), |registry| {
         registry.note(&here, "cuda", measured("1"), 7);

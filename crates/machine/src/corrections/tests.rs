@@ -1,5 +1,5 @@
 use exo_types::{
-    DeviceKind, Epoch, LayerShape, PlacementId, Principal, RequestId, SequenceId, StepSequence, SupportClass,
+    DeviceKind, Epoch, LayerShape, Measured, PlacementId, Principal, RequestId, SequenceId, StepSequence, SupportClass,
     TypeBytes,
 };
 
@@ -19,6 +19,7 @@ fn facts(read: f64) -> DeviceFacts {
         flops_per_s: Some(1e11),
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,
@@ -210,7 +211,8 @@ fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
     assert_eq!(of(&facts(1e10), Phase::Prefill, 1).rated_ns, 0, "it waits for weights");
 
     // A type with rates of its own is expected by them.
-    let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 5e10, is_stale: false };
+    let measured = Measured { count: 9, age_s: 60 };
+    let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 5e10, measured };
     let typed = DeviceFacts { rates_by_type: vec![q4_k], ..facts(1e10) };
     let layer = TypeBytes(vec![(DType::Q4_K, 10_000_000)]);
     let types = WeightTypes { layers: vec![layer; 4], head: TypeBytes(vec![(DType::F32, 1000)]) };

@@ -191,6 +191,7 @@ fn device(id: DeviceId) -> DeviceFacts {
         flops_per_s: None,
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: Vec::new(),
         support: SupportClass::Full,

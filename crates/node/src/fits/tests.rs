@@ -43,6 +43,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
             flops_per_s: Some(1e12),
             rates_by_type: Vec::new(),
             layer_rates: None,
+            rates_measured: None,
             corrections: Corrections::default(),
             unsupported_types: Vec::new(),
             support: SupportClass::Full,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_accelerators::{DeviceInfo, chain};
+use exo_api::PullView;
 use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
@@ -15,6 +16,7 @@ use exo_types::{DeviceId, DeviceKind, DeviceState, NodeFacts, NodeId, Time, Type
 use tokio::sync::{broadcast, watch};
 
 use super::Engines;
+use super::ages::Ages;
 use crate::NodeConfig;
 use crate::clock::Clock;
 use crate::compute::{Check, CheckError, Compute, Loss, ShardTarget, SystemState};
@@ -40,6 +42,7 @@ pub struct Devices {
     host: Arc<dyn Host>,
     /// But for the devices.
     facts: NodeFacts,
+    ages: Ages,
     card_events: VecDeque<CardEvent>,
     /// When the registry was looked at for the end of a quarantine.
     looked: Option<Instant>,
@@ -47,6 +50,8 @@ pub struct Devices {
     events: EventSender,
     notices: broadcast::Sender<Notice>,
     meters: Arc<Meters>,
+    /// What this node downloads.
+    pub pulls: Box<dyn Fn() -> Vec<PullView> + Send + Sync>,
     /// To each member, as its connections have counted them.
     pub lost_packets: BTreeMap<NodeId, u64>,
 }
@@ -67,12 +72,14 @@ impl Devices {
             config,
             host,
             facts,
+            ages: Ages::default(),
             card_events: VecDeque::new(),
             looked: None,
             clock,
             events,
             notices,
             meters: Arc::default(),
+            pulls: Box::new(Vec::<PullView>::new),
             lost_packets: BTreeMap::new(),
         }
     }
@@ -145,6 +152,7 @@ impl Devices {
     /// What this machine is and has at this moment.
     pub fn sample(&mut self, engines: &Engines) -> Samples {
         let mut devices = self.compute.facts(engines.are_on(&DeviceId::cpu()));
+        self.ages.advance(self.clock.now().time, &mut devices);
         let domain = self.host.memory_domain();
         for device in &mut devices {
             let free_bytes = self.compute.free_bytes(&device.id, &engines.worker_memory(&device.id));
@@ -185,6 +193,8 @@ impl Devices {
             memory_total_bytes: sensed.memory.map(|memory| memory.total_bytes),
             memory_available_bytes: sensed.memory.map(|memory| memory.available_bytes),
             disk_free_bytes: sensed.disk_free_bytes,
+            descriptors_open: sensed.descriptors.map(|descriptors| descriptors.open),
+            descriptors_max: sensed.descriptors.map(|descriptors| descriptors.max),
             battery_percent: sensed.battery_percent,
             transfers,
             transferred_bytes,
@@ -192,6 +202,7 @@ impl Devices {
         SampledMeasures {
             vitals,
             requests: self.meters.requests(),
+            pulls: super::pulls::reports((self.pulls)()),
             traffic: self.meters.traffic(&self.lost_packets),
         }
     }

@@ -91,6 +91,8 @@ impl Gathered<'_> {
             (names::UPTIME, bytes(told.uptime_s)),
             (names::CLOCK, told.clock_ahead_s.map(|seconds| seconds as f64)),
             (names::PROCESS, bytes(told.process_bytes)),
+            (names::OPEN_FDS, told.descriptors_open.map(f64::from)),
+            (names::MAX_FDS, told.descriptors_max.map(f64::from)),
             (names::MEMORY_SIZE, bytes(told.memory_total_bytes)),
             (names::MEMORY_AVAILABLE, bytes(told.memory_available_bytes)),
             (names::DISK, bytes(told.disk_free_bytes)),

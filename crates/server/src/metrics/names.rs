@@ -47,6 +47,8 @@ metrics! {
     UPTIME Gauge "exo_node_uptime_seconds" "How long a node's process has run";
     CLOCK Gauge "exo_node_clock_ahead_seconds" "By how much a node's clock is ahead of that of the node that is scraped";
     PROCESS Gauge "exo_node_process_resident_memory_bytes" "Resident memory of a node's process";
+    OPEN_FDS Gauge "exo_node_process_open_fds" "File descriptors that a node's process has open";
+    MAX_FDS Gauge "exo_node_process_max_fds" "File descriptors that a node's process may have open";
     MEMORY_SIZE Gauge "exo_node_memory_size_bytes" "Memory of a machine, as far as the node may use it";
     MEMORY_AVAILABLE Gauge "exo_node_memory_available_bytes" "Memory of a machine that is free or freeable";
     DISK Gauge "exo_node_disk_free_bytes" "Free on the disk of a node's data folder";

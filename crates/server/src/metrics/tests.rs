@@ -42,6 +42,8 @@ fn node(id: &str, name: &str, peer: &str) -> NodeTelemetryView {
         memory_available_bytes: Some(1 << 33),
         disk_free_bytes: Some(1 << 40),
         disk_room_bytes: Some(1 << 39),
+        descriptors_open: Some(40),
+        descriptors_max: Some(1024),
         battery: Some(0.75),
         mains_power: Some(true),
         transfers: 1,
@@ -74,6 +76,7 @@ fn node(id: &str, name: &str, peer: &str) -> NodeTelemetryView {
             steps: 3,
         }],
         requests: vec![requests()],
+        pulls: Vec::new(),
     }
 }
 
@@ -240,10 +243,17 @@ fn a_source_that_tells_nothing_makes_no_sample() {
     quiet.devices[0].sensors = SensorsView { temperature_c: Some(f32::NAN), ..SensorsView::default() };
     quiet.devices[0].throttled = None;
     (quiet.battery, quiet.links[0].lost_packets) = (None, None);
+    (quiet.descriptors_open, quiet.descriptors_max) = (None, None);
     let shown = text(&Scope::Cluster, &cluster(vec![quiet, node("bb", "attic", "aa")]));
-    for absent in
-        ["temperature_celsius", "power_watts", "throttled", "battery_charge_ratio", "lost_packets_total"]
-    {
+    for absent in [
+        "temperature_celsius",
+        "power_watts",
+        "throttled",
+        "battery_charge_ratio",
+        "lost_packets_total",
+        "open_fds",
+        "max_fds",
+    ] {
         let of_desk = shown.lines().find(|line| line.contains(absent) && line.contains("node=\"desk\""));
         assert_eq!(of_desk, None);
     }

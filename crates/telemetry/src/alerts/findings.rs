@@ -257,6 +257,12 @@ impl Findings<'_> {
             );
             self.add("disk_full", level, affected(), name.clone(), text);
         }
+        if let Some((open, max)) = told.descriptors_open.zip(told.descriptors_max) {
+            let share = f64::from(open) / f64::from(max.max(1));
+            let text =
+                format!("{name} has {open} of {max} file descriptors open, {:.0} %", share * 100.0);
+            self.add("descriptors_low", above(share, 0.85, 0.75), affected(), name.clone(), text);
+        }
         if let Some(battery) = told.battery.filter(|_| told.mains_power != Some(true)) {
             let text = format!("the battery of {name} is at {:.0} %, without mains power", battery * 100.0);
             self.add("battery_low", below(battery, 0.2, 0.25), affected(), name.clone(), text);

@@ -101,6 +101,12 @@ pub const RULES: &[Rule] = &[
         "make room: `exo prune` deletes what is partial, `exo models remove` a model; both work on a full disk, and without a node",
     ),
     rule(
+        "descriptors_low",
+        Warning,
+        (5, 30),
+        "end clients that hold connections open for nothing, or allow more where exo is started, and start it anew: LimitNOFILE=65536 in its systemd unit, or `ulimit -n 65536` in that shell",
+    ),
+    rule(
         "kv_full",
         Warning,
         (5, 30),

@@ -24,6 +24,8 @@ pub fn node(id: &str) -> NodeTelemetryView {
         memory_available_bytes: Some(8 << 30),
         disk_free_bytes: Some(100 << 30),
         disk_room_bytes: None,
+        descriptors_open: Some(40),
+        descriptors_max: Some(1024),
         battery: Some(0.9),
         mains_power: Some(false),
         transfers: 0,
@@ -41,6 +43,7 @@ pub fn node(id: &str) -> NodeTelemetryView {
         stages: Vec::new(),
         instances: Vec::new(),
         requests: Vec::new(),
+        pulls: Vec::new(),
     }
 }
 
@@ -81,6 +84,7 @@ fn shown(id: &str) -> NodeView {
             flops_per_s: None,
             rates_by_type: Vec::new(),
             layer_rates: None,
+            rates_measured: None,
             corrections: Default::default(),
             unsupported_types: Vec::new(),
             support: SupportClass::Full,

@@ -106,6 +106,7 @@ fn causes() -> Vec<Cause> {
         ("memory_pressure", 9, |w, _| w.1.nodes[1].memory_available_bytes = Some(100 << 20)),
         ("disk_low", 9, |w, _| w.1.nodes[1].disk_free_bytes = Some(10 << 20)),
         ("disk_full", 9, |w, _| w.1.nodes[1].disk_free_bytes = Some(4096)),
+        ("descriptors_low", 9, |w, _| w.1.nodes[1].descriptors_open = Some(900)),
         ("kv_full", 9, |w, _| {
             let load = w.0.instances[0].load.as_mut().unwrap();
             (load.pages_used, load.waiting) = (99, 1);
@@ -368,12 +369,15 @@ fn of_a_disk_that_fills_up_and_is_emptied_one_alert_stands_at_a_time() {
 fn values_that_wander_about_a_limit_for_a_day_make_one_alert_and_no_more() {
     // Each: where the limit is, how far from it the value wanders, and how it is set.
     type Case = (&'static str, f64, f64, fn(&mut World, f64));
-    let cases: [Case; 8] = [
+    let cases: [Case; 9] = [
         ("device_hot", 90.0, 4.5, |w, v| w.1.nodes[1].devices[0].sensors.temperature_c = Some(v as f32)),
         ("memory_pressure", 0.05, 0.029, |w, v| {
             w.1.nodes[1].memory_available_bytes = Some((v * (16u64 << 30) as f64) as u64);
         }),
         ("disk_low", 2048.0, 1000.0, |w, v| w.1.nodes[1].disk_free_bytes = Some((v * 1048576.0) as u64)),
+        ("descriptors_low", 0.85, 0.09, |w, v| {
+            w.1.nodes[1].descriptors_open = Some((v * 1024.0) as u32);
+        }),
         ("battery_low", 0.2, 0.049, |w, v| w.1.nodes[1].battery = Some(v)),
         ("clock_skew", 60.0, 29.0, |w, v| w.1.nodes[1].clock_ahead_s = Some(v as i64)),
         ("queue_full", 0.9, 0.19, |w, v| {

@@ -31,7 +31,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use exo_api::{ClusterView, CorrectionView, CorrectionsView, DeviceView, LayerRatesView, TypeRatesView};
+use exo_api::{
+    ClusterView, CorrectionView, CorrectionsView, DeviceView, LayerRatesView, MeasuredView, TypeRatesView,
+};
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
 use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, NodeId, SupportClass};
@@ -236,6 +238,7 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         flops_per_s: rates.flops_per_s.map(|f| f.value),
         rates_by_type: Vec::new(),
         layer_rates: None,
+        rates_measured: None,
         corrections: Corrections::default(),
         unsupported_types: device.unsupported_types.clone(),
         support: SupportClass::Full,
@@ -266,8 +269,9 @@ fn node_id(name: &str) -> NodeId {
     NodeId(*blake3::hash(name.as_bytes()).as_bytes())
 }
 
-fn q8_0((read_bytes_per_s, flops_per_s): (f64, f64)) -> TypeRatesView {
-    TypeRatesView { dtype: DType::Q8_0, read_bytes_per_s, flops_per_s, is_stale: false }
+/// Whether the planner counts a number as one that was measured long ago.
+fn is_stale(figure: Figure) -> bool {
+    figure.source.error_percent() >= Figure::measured_at(1.0, LONG_AGO, 2).source.error_percent()
 }
 
 /// The running cluster as such a file. Nodes of one name get their ids behind it.
@@ -283,9 +287,6 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
     let is_usable = |node: &str, device: &str| {
         let is_this = |d: &&PlanDevice| d.node.to_full() == node && d.device.id.0 == device;
         devices.iter().find(is_this).is_some_and(|d| d.excluded.is_none())
-    };
-    let is_stale = |figure: Figure| {
-        figure.source.error_percent() >= Figure::measured_at(1.0, LONG_AGO, 2).source.error_percent()
     };
     let mut cluster = Cluster::default();
     for node in &view.nodes {
@@ -318,10 +319,16 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
     };
     let CorrectionsView { decode, prefill } = device.corrections;
     // Q8_0 among them: the general rate then stands for what was not measured.
-    let q8_0 = device.read_bytes_per_s.zip(device.flops_per_s).map(q8_0);
-    let typed = |rate: &dyn Fn(&TypeRatesView) -> f64| -> BTreeMap<DType, f64> {
-        device.rates_by_type.iter().chain(&q8_0).map(|rates| (rates.dtype, rate(rates))).collect()
+    let (read_q8_0, flops_q8_0) = device.read_bytes_per_s.zip(device.flops_per_s).unzip();
+    let typed = |rate: &dyn Fn(&TypeRatesView) -> f64, q8_0: Option<f64>, by, unit: f64| {
+        let others = device.rates_by_type.iter().map(|rates| (rates.dtype, rate(rates)));
+        let all = others.chain(q8_0.map(|rate| (DType::Q8_0, rate)));
+        all.map(|(dtype, rate)| (dtype, corrected(rate, by) / unit)).collect::<BTreeMap<DType, f64>>()
     };
+    let times = device.rates_by_type.iter().map(|rates| rates.measured).chain(device.rates_measured);
+    let mut figures = times.map(|MeasuredView { samples, age_s }| {
+        Figure::measured_at(1.0, Duration::from_secs(age_s.into()), samples)
+    });
     let of_prefill = |rate: &dyn Fn(&LayerRatesView) -> f64, unit: f64| {
         device.layer_rates.map(|rates| corrected(rate(&rates), prefill) / unit)
     };
@@ -331,10 +338,10 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
         kind: device.kind,
         memory_gib: device.memory_free_bytes as f64 / GIB,
         read_gb_s: device.read_bytes_per_s.map(|rate| corrected(rate, decode) / 1e9),
-        read_gb_s_by_type: typed(&|rates| corrected(rates.read_bytes_per_s, decode) / 1e9),
+        read_gb_s_by_type: typed(&|rates| rates.read_bytes_per_s, read_q8_0, decode, 1e9),
         kv_gb_s: None,
         tflops: device.flops_per_s.map(|rate| corrected(rate, prefill) / 1e12),
-        tflops_by_type: typed(&|rates| corrected(rates.flops_per_s, prefill) / 1e12),
+        tflops_by_type: typed(&|rates| rates.flops_per_s, flops_q8_0, prefill, 1e12),
         prefill_read_gb_s: of_prefill(&|rates| rates.prefill_read_bytes_per_s, 1e9),
         attention_tflops: of_prefill(&|rates| rates.attention_flops_per_s, 1e12),
         gactivations_s: of_prefill(&|rates| rates.activations_per_s, 1e9),
@@ -346,7 +353,7 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
             .as_ref()
             .map(|domain| Domain { name: domain.id.clone(), free_gib: domain.free_bytes as f64 / GIB }),
         thermal_percent: 100,
-        source: match device.rates_by_type.iter().any(|rates| rates.is_stale) {
+        source: match figures.any(is_stale) {
             true => Source::MeasuredLongAgo,
             false => Source::Measured,
         },

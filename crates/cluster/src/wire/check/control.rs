@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DiskRoom, LayerRates, Monitor, NodeFacts, NodeId, TYPES_MAX,
-    TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DiskRoom, LayerRates, Measured, Monitor, NodeFacts, NodeId,
+    TYPES_MAX, TypeRates,
 };
 
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
 use super::super::{
     ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceExclusion, DeviceReport,
     HeldModel, InstanceFailure, LinkReport, LoadReport, LogMessage, ModelTotals, NodeMeasurements,
-    NodeReport, NodeVitals, PlannerDevice, PlannerInputs, StageReport, Unloadable,
+    NodeReport, NodeVitals, PlannerDevice, PlannerInputs, PullReport, StageReport, Unloadable,
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
@@ -73,6 +73,7 @@ impl Check for NodeMeasurements {
     fn check(&self) -> Result<(), CheckError> {
         self.vitals.check()?;
         self.loads.check()?;
+        self.pulls.check()?;
         self.requests.check()
     }
 }
@@ -88,6 +89,12 @@ impl Check for LoadReport {
         let rates = [self.prompt_tokens_per_s, self.tokens_per_s];
         let are_numbers = rates.into_iter().flatten().all(|rate| rate.is_finite() && rate >= 0.0);
         ensure(are_numbers, "a rate of tokens is not a number")
+    }
+}
+
+impl Check for PullReport {
+    fn check(&self) -> Result<(), CheckError> {
+        text("bytes of a download's reference", &self.reference)
     }
 }
 
@@ -132,6 +139,7 @@ impl Check for DeviceFacts {
         at_most("types of weights that a device cannot run", self.unsupported_types.len(), TYPES_MAX)?;
         let is_plausible = self.layer_rates.as_ref().is_none_or(LayerRates::is_plausible);
         ensure(is_plausible, "what a layer takes is not positive numbers up to 10^18 and a second")?;
+        measured(self.rates_measured)?;
         let Corrections { decode, prefill } = self.corrections;
         let is_bounded = |learned: Correction| Correction::PERCENT.contains(&learned.percent);
         ensure(
@@ -144,13 +152,19 @@ impl Check for DeviceFacts {
 /// Each type once, and Q8_0 not at all: its rates stand beside the list.
 fn rates_by_type(rates: &[TypeRates]) -> Result<(), CheckError> {
     at_most("types of weights with rates", rates.len(), TYPES_MAX)?;
-    for (at, TypeRates { dtype, read_bytes_per_s, flops_per_s, .. }) in rates.iter().enumerate() {
+    for (at, TypeRates { dtype, read_bytes_per_s, flops_per_s, measured: times }) in rates.iter().enumerate() {
         let is_twice = *dtype == DType::Q8_0 || rates[..at].iter().any(|other| other.dtype == *dtype);
         ensure(!is_twice, "a type of weights has two rates")?;
         rate(Some(*read_bytes_per_s))?;
         rate(Some(*flops_per_s))?;
+        measured(Some(*times))?;
     }
     Ok(())
+}
+
+fn measured(times: Option<Measured>) -> Result<(), CheckError> {
+    let is_plausible = times.is_none_or(Measured::is_plausible);
+    ensure(is_plausible, "a rate was measured not once, or more than ten years ago")
 }
 
 /// Rates feed the planner's divisions: positive and finite, or not there.
