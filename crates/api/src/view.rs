@@ -349,7 +349,7 @@ pub struct TypeRatesView {
 /// See [`Measured`]. A plan counts what is older than a day with a wider range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct MeasuredView {
-    /// Measurements.
+    /// Number of measurements.
     pub samples: u32,
     /// How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours.
     pub age_s: u32,
