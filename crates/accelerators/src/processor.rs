@@ -79,7 +79,8 @@ pub fn known_types(data_dir: &Path, options: &ProcessorOptions) -> Vec<TypeRates
 pub fn measure_types(data_dir: &Path, options: &ProcessorOptions, wanted: &[DType]) -> Vec<TypeRates> {
     let mut known = known_types(data_dir, options);
     let is_known = |known: &[TypeRates], dtype: DType| {
-        dtype == DType::Q8_0 || known.iter().any(|rates| rates.dtype == dtype && is_recent(rates.measured.age_s.into()))
+        dtype == DType::Q8_0
+            || known.iter().any(|rates| rates.dtype == dtype && is_recent(rates.measured.age_s.into()))
     };
     for &dtype in wanted {
         if is_known(&known, dtype) {

@@ -179,15 +179,8 @@ pub struct PullView {
 
 impl PullState {
     /// In the order of their numbers.
-    const ALL: [Self; 7] = [
-        Self::Queued,
-        Self::Resolving,
-        Self::Fetching,
-        Self::Adding,
-        Self::Done,
-        Self::Paused,
-        Self::Failed,
-    ];
+    const ALL: [Self; 7] =
+        [Self::Queued, Self::Resolving, Self::Fetching, Self::Adding, Self::Done, Self::Paused, Self::Failed];
 
     /// As nodes tell each other.
     pub fn number(self) -> u8 {

@@ -621,7 +621,9 @@ pub enum GenerateError {
         context_tokens: u64,
     },
     /// The chat template refused, looped or produced too much.
-    #[error("the model's chat template failed on these messages: {message}; `/v1/completions` uses no template")]
+    #[error(
+        "the model's chat template failed on these messages: {message}; `/v1/completions` uses no template"
+    )]
     TemplateFailed {
         /// What the template engine said.
         message: String,

@@ -73,8 +73,8 @@ pub use summary::ExoSummary;
 pub use telemetry::{
     DURATION_BOUNDS_S, DeviceTelemetryView, EndedView, Endpoint, FIRST_TOKEN_BOUNDS_S, HistogramView,
     InstanceTelemetryView, LinkTelemetryView, MemoryView, MissingView, ModelRequestsView, NodePullView,
-    NodeTelemetryView, RequestEnd, ScrapeTargets, SeriesPoints, SeriesQuery, SeriesView, StageTelemetryView, TOKEN_BOUNDS_S,
-    TelemetryView,
+    NodeTelemetryView, RequestEnd, ScrapeTargets, SeriesPoints, SeriesQuery, SeriesView, StageTelemetryView,
+    TOKEN_BOUNDS_S, TelemetryView,
 };
 pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
 pub use updates::{FileChangeKind, FileChangeView, UpdateQuery, UpdateState, UpdateView};
@@ -82,8 +82,9 @@ pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, CorrectionView, CorrectionsView, DeviceView,
     Drain, DrainRequest, EpochView, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest,
     InviteView, JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView,
-    KvType, LayerRatesView, LayersView, LinkView, LoadView, MeasuredAnswerView, MeasuredTimeView, MeasuredView,
-    MemberRole, MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView, OtherClusterView, PlaceRequest,
-    RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView, StageMeasuredView, StagePhase,
-    StageProgressView, StageView, TermOffView, TypeRatesView, UnheardCoordinatorView, WarningView,
+    KvType, LayerRatesView, LayersView, LinkView, LoadView, MeasuredAnswerView, MeasuredTimeView,
+    MeasuredView, MemberRole, MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView,
+    OtherClusterView, PlaceRequest, RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView,
+    StageMeasuredView, StagePhase, StageProgressView, StageView, TermOffView, TypeRatesView,
+    UnheardCoordinatorView, WarningView,
 };

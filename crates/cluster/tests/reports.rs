@@ -96,8 +96,7 @@ fn rates_are_numbers_above_zero() {
 fn what_was_measured_was_so_once_at_least_and_within_ten_years() {
     let bounds = |measured: Measured| {
         let general = told(|device| device.rates_measured = Some(measured)).map(|_| ());
-        let typed =
-            TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
+        let typed = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
         [general, told(|device| device.rates_by_type = vec![typed]).map(|_| ())]
     };
     for (count, age_s) in [(1, 0), (u32::MAX, Measured::AGE_S_MAX)] {

@@ -48,8 +48,14 @@ mod tests {
 
     #[test]
     fn without_a_limit_or_a_list_nothing_is_told() {
-        assert_eq!(check(3, "Max open files            unlimited            unlimited            files"), None);
-        assert_eq!(check(3, "Max data size             1024                 1024                 bytes"), None);
+        assert_eq!(
+            check(3, "Max open files            unlimited            unlimited            files"),
+            None
+        );
+        assert_eq!(
+            check(3, "Max data size             1024                 1024                 bytes"),
+            None
+        );
         assert_eq!(descriptors(Path::new("/nonexistent")), None);
     }
 }

@@ -22,9 +22,15 @@ pub const COORDINATOR_MAX: Duration = Duration::from_secs(45);
 /// The table, as Markdown.
 pub fn table() -> String {
     let mut text = "| what | bound | who watches it | then |\n|---|---|---|---|\n".to_owned();
-    for Bound { what, bound, owner, then } in
-        [exo_cluster::bounds::bounds(), of_links(), of_members(), of_cut_off_nodes(), of_copies(), of_askers()]
-            .concat()
+    for Bound { what, bound, owner, then } in [
+        exo_cluster::bounds::bounds(),
+        of_links(),
+        of_members(),
+        of_cut_off_nodes(),
+        of_copies(),
+        of_askers(),
+    ]
+    .concat()
     {
         text.push_str(&format!("| {what} | {bound} | {owner} | {then} |\n"));
     }

@@ -536,7 +536,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let hub = HubBytes::new(Arc::new(SystemHost), folder.path().into());
         let (size, head_bytes) = (9, 0);
-        let entry = FileEntry { name: "m".to_owned(), size, head_bytes, shared: vec![], chunks: vec![[1; 32]] };
+        let entry =
+            FileEntry { name: "m".to_owned(), size, head_bytes, shared: vec![], chunks: vec![[1; 32]] };
         let name = "m".to_owned();
         let (kind, files) = (ModelKind::Gguf, vec![entry]);
         let manifest = Manifest { version: 1, name, kind, chunk_bytes: 4096, files, hub: None };

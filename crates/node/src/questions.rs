@@ -155,12 +155,13 @@ mod tests {
     async fn a_machine_that_is_held_up_is_not_one_that_ends() {
         let (node, inbox) = channel();
         let within = Duration::from_millis(20);
-        let late = ask_node(&node, Question::Requests, within).await.err().expect("nobody answers");
+        let late = ask_node(&node, Question::Requests, within).await.expect_err("nobody answers");
         assert_eq!(late, NoAnswer::Late { within });
         let AdminError::Late { message } = AdminError::from(late) else { panic!("{late:?}") };
         assert!(message.contains("within 20 ms") && message.contains("`exo status`"), "{message}");
-        let (asked, ()) = tokio::join!(ask_node(&node, Question::Requests, ANSWER_MAX), async { drop(inbox) });
-        let ending = asked.err().expect("nobody answers");
+        let (asked, ()) =
+            tokio::join!(ask_node(&node, Question::Requests, ANSWER_MAX), async { drop(inbox) });
+        let ending = asked.expect_err("nobody answers");
         assert_eq!(ending, NoAnswer::Ending);
         assert!(matches!(AdminError::from(ending), AdminError::Unavailable { .. }));
     }

@@ -126,7 +126,11 @@ pub async fn run<L: Listen>(
                 drop(permit);
             });
         } else {
-            tracing::trace!(?peer, refusals = REFUSALS_MAX, "a connection beyond the seats is closed unanswered");
+            tracing::trace!(
+                ?peer,
+                refusals = REFUSALS_MAX,
+                "a connection beyond the seats is closed unanswered"
+            );
         }
     }
     let ended = async { while connections.join_next().await.is_some() {} };

@@ -86,9 +86,11 @@ fn scope(asked: MetricsQuery, view: &ClusterView, told: &TelemetryView) -> Resul
         (None | Some("node"), Some(node)) if told.nodes.iter().any(|known| known.node == node) => {
             Ok(Scope::Node(node))
         }
-        (None | Some("node"), Some(_)) => {
-            Err(ApiError::invalid(StatusCode::NOT_FOUND, "not_found", "`node` is not a member of this cluster"))
-        }
+        (None | Some("node"), Some(_)) => Err(ApiError::invalid(
+            StatusCode::NOT_FOUND,
+            "not_found",
+            "`node` is not a member of this cluster",
+        )),
         (Some("cluster"), Some(_)) => Err(invalid("`node` goes with `scope=node` only")),
         _ => Err(invalid("`scope` must be `node` or `cluster`")),
     }

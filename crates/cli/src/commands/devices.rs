@@ -234,7 +234,8 @@ fn ability_line(row: &Row) -> Option<String> {
 /// other types of weights.
 fn type_lines(row: &Row) -> Vec<String> {
     let times = |Measured { count, age_s }| ui::measured(count, age_s.into());
-    let general = row.told.rates_measured.map(|measured| format!("{}: measured in {}", row.name, times(measured)));
+    let general =
+        row.told.rates_measured.map(|measured| format!("{}: measured in {}", row.name, times(measured)));
     let line = |rates: &TypeRates| {
         let text = ui::type_rates(rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
         format!("{}: {text} ({})", row.name, times(rates.measured))
@@ -287,8 +288,10 @@ mod tests {
             flops_per_s: 8e10,
             measured: Measured { count: 1, age_s: 90 },
         }];
-        let expected =
-            ["Card: measured in 12 passes, 2 h ago", "Card: Q4_K: 9.1 GB/s, 80.0 GFLOP/s (1 pass, 1 min ago)"];
+        let expected = [
+            "Card: measured in 12 passes, 2 h ago",
+            "Card: Q4_K: 9.1 GB/s, 80.0 GFLOP/s (1 pass, 1 min ago)",
+        ];
         assert_eq!(type_lines(&row), expected);
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use exo_api::{
     ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MeasuredAnswerView,
-    MeasuredTimeView, MeasuredView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView, RequestPhase,
-    RequestView, SensorsView, StagePhase, StageProgressView, StageView, TermOffView,
+    MeasuredTimeView, MeasuredView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView,
+    RequestPhase, RequestView, SensorsView, StagePhase, StageProgressView, StageView, TermOffView,
 };
 use exo_types::{DeviceState, Monitor};
 

@@ -1,6 +1,6 @@
 use exo_types::{
-    DeviceKind, Epoch, LayerShape, Measured, PlacementId, Principal, RequestId, SequenceId, StepSequence, SupportClass,
-    TypeBytes,
+    DeviceKind, Epoch, LayerShape, Measured, PlacementId, Principal, RequestId, SequenceId, StepSequence,
+    SupportClass, TypeBytes,
 };
 
 use super::*;

@@ -116,9 +116,7 @@ impl NodeFacade {
             return Err(AdminError::Conflict { message });
         }
         match self.ask(Question::Join(JoinByCode { code, with, addresses }), JOIN_MAX).await {
-            Ok(Answer::Joined(Ok(joined))) => {
-                Ok(JoinedView { name: joined.name, check_words: joined.words })
-            }
+            Ok(Answer::Joined(Ok(joined))) => Ok(JoinedView { name: joined.name, check_words: joined.words }),
             Ok(Answer::Joined(Err(failure))) => Err(AdminError::Conflict {
                 message: exo_types::printable(&failure.to_string(), FAILURE_CHARS_MAX),
             }),

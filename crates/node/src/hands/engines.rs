@@ -147,7 +147,11 @@ impl Engines {
     pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term, keep: Vec<PageKey>) {
         let Some(Entry { state: EngineState::Running(host), rewires, .. }) = self.engines.get_mut(&engine)
         else {
-            return tracing::trace!(engine = engine.0, term = term.0, "a term for an engine that does not run");
+            return tracing::trace!(
+                engine = engine.0,
+                term = term.0,
+                "a term for an engine that does not run"
+            );
         };
         rewires.push_back((position, term));
         host.rewire(keep);

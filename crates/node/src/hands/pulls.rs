@@ -64,7 +64,10 @@ mod tests {
         };
         let all = (0..20).map(|number| pull(number, if number % 2 == 0 { "done" } else { "fetching" }));
         let told = reports(all.collect());
-        assert_eq!(told.iter().map(|pull| pull.verified_bytes).collect::<Vec<_>>(), [1, 3, 5, 7, 9, 11, 13, 15]);
+        assert_eq!(
+            told.iter().map(|pull| pull.verified_bytes).collect::<Vec<_>>(),
+            [1, 3, 5, 7, 9, 11, 13, 15]
+        );
         let first = PullReport {
             reference: "hf.co/a/1".to_owned(),
             state: PullState::Fetching.number(),

@@ -259,8 +259,7 @@ impl Findings<'_> {
         }
         if let Some((open, max)) = told.descriptors_open.zip(told.descriptors_max) {
             let share = f64::from(open) / f64::from(max.max(1));
-            let text =
-                format!("{name} has {open} of {max} file descriptors open, {:.0} %", share * 100.0);
+            let text = format!("{name} has {open} of {max} file descriptors open, {:.0} %", share * 100.0);
             self.add("descriptors_low", above(share, 0.85, 0.75), affected(), name.clone(), text);
         }
         if let Some(battery) = told.battery.filter(|_| told.mains_power != Some(true)) {

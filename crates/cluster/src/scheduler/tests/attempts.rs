@@ -95,7 +95,11 @@ fn what_waits_has_a_bound_in_bytes_with_its_grammars() {
     submit(&mut s, 1, 4, 12); // it runs
     let [a, b] = [1, 2].map(|n| Principal([n; 16]));
     assert_eq!(accepted(&mut s, Attempt(2), a, 2..1000), 63, "64 MiB, the prompts of each included");
-    assert_eq!(accepted(&mut s, Attempt(2), b, 3000..4000), 31, "one member does not take it from all others");
+    assert_eq!(
+        accepted(&mut s, Attempt(2), b, 3000..4000),
+        31,
+        "one member does not take it from all others"
+    );
     assert_eq!(accepted(&mut s, Attempt::FIRST, a, 1000..2000), 127, "new ones have their own bound");
     assert_eq!(accepted(&mut s, Attempt::FIRST, b, 2000..3000), 63, "a half is the other's share");
 }

@@ -152,7 +152,8 @@ impl Check for DeviceFacts {
 /// Each type once, and Q8_0 not at all: its rates stand beside the list.
 fn rates_by_type(rates: &[TypeRates]) -> Result<(), CheckError> {
     at_most("types of weights with rates", rates.len(), TYPES_MAX)?;
-    for (at, TypeRates { dtype, read_bytes_per_s, flops_per_s, measured: times }) in rates.iter().enumerate() {
+    for (at, TypeRates { dtype, read_bytes_per_s, flops_per_s, measured: times }) in rates.iter().enumerate()
+    {
         let is_twice = *dtype == DType::Q8_0 || rates[..at].iter().any(|other| other.dtype == *dtype);
         ensure(!is_twice, "a type of weights has two rates")?;
         rate(Some(*read_bytes_per_s))?;
