@@ -2,7 +2,7 @@
 
 /** Makes a model on the node that answers known. */
 export type AddModelRequest = {
-  /** What to call it; left out, the file or the folder says. */
+  /** Name for the model; left out, the file or the folder says. */
   name?: string | null;
   /** Absolute path of a GGUF file or of a folder with `config.json` and safetensors. */
   path: string;
@@ -30,7 +30,7 @@ export type AlertView = {
   rule: string;
   /** Section of the runbook. */
   runbook: string;
-  /** How much it matters. */
+  /** How much the alert matters. */
   severity: Severity;
   /** Until when it is silenced. */
   silenced_until_unix_s?: number | null;
@@ -40,23 +40,23 @@ export type AlertView = {
   subject: string;
   /** What is wrong, with the numbers. */
   text: string;
-  /** What to do. */
+  /** What a user can do about the alert. */
   what_to_do: string;
 };
 
 /** The whole model on one device. */
 export type AloneView = {
-  /** The device. */
+  /** Name of the device. */
   device: string;
-  /** Its node. */
+  /** Name of the device's node. */
   node_name: string;
-  /** How fast that is expected to be. */
+  /** How fast the model is expected to be there. */
   predicted: PredictionView;
 };
 
 /** A call of a tool. */
 export type AnsweredCall = {
-  /** The tool. */
+  /** Name and arguments of the call. */
   function: AnsweredFunction;
   /** To be named by the result. */
   id: string;
@@ -68,7 +68,7 @@ export type AnsweredCall = {
 export type AnsweredFunction = {
   /** A JSON object as text. */
   arguments: string;
-  /** The tool. */
+  /** Name of the tool. */
   name: string;
 };
 
@@ -100,17 +100,17 @@ export type AssistantMessage = {
   refusal?: string | null;
   /** Always `assistant`. */
   role: string;
-  /** What it calls. */
+  /** Tools that the model calls. */
   tool_calls?: Array<AnsweredCall>;
 };
 
 /** What is new of a block. */
 export type BlockDelta = {
-  /** The text. */
+  /** The text to append. */
   text: string;
   type: "text_delta";
 } | {
-  /** The text. */
+  /** Text of the thought to append. */
   thinking: string;
   type: "thinking_delta";
 } | {
@@ -127,7 +127,7 @@ export type BlockDelta = {
 export type CalledFunction = {
   /** A JSON object as text, as it was written: in its order, its numbers as they are spelled. */
   arguments: string;
-  /** The tool. */
+  /** Name of the tool. */
   name: string;
 };
 
@@ -141,7 +141,7 @@ export type CardEventView = {
 
 /** One change. A reader passes over kinds that it does not know. */
 export type Change = {
-  /** The cluster's id. */
+  /** Id of the cluster. */
   cluster?: string | null;
   epoch?: EpochView | null;
   /** Whether strangers may join by themselves. */
@@ -156,68 +156,68 @@ export type Change = {
   unheard_coordinator?: UnheardCoordinatorView | null;
 } | {
   kind: "node";
-  /** All of it. */
+  /** All facts of the node. */
   node: NodeView;
 } | {
-  /** Its id. */
+  /** Id of the node. */
   id: string;
   kind: "node_gone";
 } | {
-  /** Of each device. */
+  /** Gauges of each of its devices. */
   devices: Array<DeviceGauges>;
   kind: "gauges";
-  /** The node's id. */
+  /** Id of the node. */
   node: string;
   /** Resident memory of its process. */
   process_bytes?: number | null;
 } | {
   kind: "link";
-  /** All of it. */
+  /** All facts of the link. */
   link: LinkView;
 } | {
   /** The node that measured. */
   from: string;
   kind: "link_gone";
-  /** The other end. */
+  /** Id of the node at the other end. */
   to: string;
 } | {
-  /** All of it. */
+  /** All facts of the instance. */
   instance: InstanceView;
   kind: "instance";
 } | {
-  /** Its id. */
+  /** Id of the instance. */
   id: string;
   kind: "instance_gone";
 } | (InstanceLoad) & ({
   kind: "load";
 }) | {
-  /** All of them. */
+  /** All requests to join. */
   join_requests: Array<JoinRequestView>;
   kind: "join_requests";
 } | {
-  /** All of it. */
+  /** All facts of the alert. */
   alert: AlertView;
   kind: "alert";
 } | {
-  /** Its id. */
+  /** Id of the alert. */
   id: string;
   kind: "alert_gone";
-  /** When it began: one of the same id may last. */
+  /** When the alert began, in seconds since 1970: another of the same id may last. */
   since_unix_s: number;
 } | {
   kind: "warnings";
-  /** The last few. */
+  /** The last few warnings. */
   warnings: Array<WarningView>;
 };
 
-/** One answer. */
+/** One choice of an answer. */
 export type ChatChoice = {
-  /** Why it ended. */
+  /** Why the choice ended. */
   finish_reason: FinishReason;
-  /** From 0. */
+  /** Number of the choice, from 0. */
   index: number;
   logprobs?: ChatLogprobs | null;
-  /** The message. */
+  /** Message of the choice. */
   message: AssistantMessage;
 };
 
@@ -230,7 +230,7 @@ export type ChatChunk = {
   exo?: ExoSummary | null;
   /** The same in all chunks. */
   id: string;
-  /** As requested. */
+  /** The model's name, as the request gave it. */
   model: string;
   /** Always `chat.completion.chunk`. */
   object: string;
@@ -241,10 +241,10 @@ export type ChatChunk = {
 
 /** What is new in one choice. */
 export type ChatChunkChoice = {
-  /** The new part. */
+  /** What is new of the choice. */
   delta: ChatDelta;
   finish_reason?: FinishReason | null;
-  /** From 0. */
+  /** Number of the choice, from 0. */
   index: number;
   logprobs?: ChatLogprobs | null;
 };
@@ -253,25 +253,25 @@ export type ChatChunkChoice = {
 export type ChatCompletion = {
   /** The answers, by index. */
   choices: Array<ChatChoice>;
-  /** Seconds since 1970. */
+  /** When the answer was made, in seconds since 1970. */
   created: number;
   /** How it was made. */
   exo: ExoSummary;
   /** `chatcmpl-` and the request's id. */
   id: string;
-  /** As requested. */
+  /** The model's name, as the request gave it. */
   model: string;
   /** Always `chat.completion`. */
   object: string;
   /** The kernel families: equal fingerprints and seeds give equal text. */
   system_fingerprint?: string | null;
-  /** Tokens taken. */
+  /** Tokens that the request took. */
   usage: UsageBody;
 };
 
 /** The new part of a message. */
 export type ChatDelta = {
-  /** Text to append. */
+  /** Text to append to the message. */
   content?: string | null;
   /** Text of the thought to append. An extension. */
   reasoning_content?: string | null;
@@ -283,7 +283,7 @@ export type ChatDelta = {
 
 /** Probabilities of an answer's tokens. */
 export type ChatLogprobs = {
-  /** Token by token. */
+  /** The tokens of the message, each with its log-probability. */
   content: Array<TokenLogprob>;
   /** Always `null`. */
   refusal?: string | null;
@@ -297,7 +297,7 @@ export type ChatMessage = {
   name?: string | null;
   /** What the assistant thought before. */
   reasoning_content?: string | null;
-  /** Who speaks. */
+  /** Role of the speaker. */
   role: string;
   /** Of a tool's result: the call that it answers. */
   tool_call_id?: string | null;
@@ -335,7 +335,7 @@ export type ChatRequest = (CommonFields) & ({
   top_logprobs?: number | null;
 });
 
-/** How far a check is. */
+/** State of a check. */
 export type CheckState = "running" | "matches" | "differs" | "incomplete" | "failed";
 
 /** How a check went. */
@@ -345,11 +345,11 @@ export type CheckVerdict = "ok" | "note" | "warning" | "broken";
 export type CheckView = {
   /** What: `memory`. Several checks may be of one kind. */
   check: string;
-  /** What was found. */
+  /** What the check found. */
   found: string;
   /** What to do about it; empty when there is nothing to do. */
   next: string;
-  /** How it went. */
+  /** How the check went. */
   verdict: CheckVerdict;
 };
 
@@ -360,7 +360,7 @@ export type ClusterView = {
   /** The cluster's id, or `null` before one is founded or joined. */
   cluster?: string | null;
   epoch?: EpochView | null;
-  /** Placed models. */
+  /** Models that are placed. */
   instances: Array<InstanceView>;
   /** Strangers that ask to join. */
   join_requests: Array<JoinRequestView>;
@@ -383,9 +383,9 @@ export type ClusterView = {
 
 /** A code that becomes a session, once. It belongs behind `#code=` in the address of the page, where no server and no log sees it. */
 export type CodeView = {
-  /** Whoever has it gets in. */
+  /** Code that lets its bearer in. */
   code: string;
-  /** For so long, and once. */
+  /** Seconds for which the code is good, and once. */
   expires_in_s: number;
 };
 
@@ -406,12 +406,12 @@ export type CommonFields = (SamplingFields) & ({
 export type Completion = {
   /** The answers by index, or what is new in one of them. */
   choices: Array<CompletionChoice>;
-  /** Seconds since 1970. */
+  /** When the answer was made, in seconds since 1970. */
   created: number;
   exo?: ExoSummary | null;
   /** `cmpl-` and the request's id. */
   id: string;
-  /** As requested. */
+  /** The model's name, as the request gave it. */
   model: string;
   /** Always `text_completion`. */
   object: string;
@@ -423,7 +423,7 @@ export type Completion = {
 /** One answer, or what is new in it. */
 export type CompletionChoice = {
   finish_reason?: FinishReason | null;
-  /** From 0. */
+  /** Number of the choice, from 0. */
   index: number;
   logprobs?: CompletionLogprobs | null;
   /** The text, after the prompt's with `echo`. */
@@ -472,7 +472,7 @@ export type CompletionTokensDetails = {
 
 /** A part of an answer. */
 export type ContentBlock = {
-  /** The text. */
+  /** The text of the block. */
   text: string;
   type: "text";
 } | {
@@ -486,7 +486,7 @@ export type ContentBlock = {
   id: string;
   /** Its arguments, spelt as the model spelt them. Empty where `max_tokens` cut them. */
   input: Record<string, unknown>;
-  /** The tool. */
+  /** Name of the tool that is called. */
   name: string;
   type: "tool_use";
 };
@@ -494,15 +494,15 @@ export type ContentBlock = {
 /** A part of an item. */
 export type ContentPart = OutputText | ReasoningText;
 
-/** See [`Correction`]. */
+/** Factor of a measured rate; see [`Correction`]. */
 export type CorrectionView = {
-  /** In per cent of the measured rate, 50 to 200. */
+  /** The corrected rate in per cent of the measured one, 50 to 200. */
   percent: number;
   /** Measurements that it is the median of. */
   samples: number;
 };
 
-/** See [`Corrections`]. */
+/** What a device's own steps have taught about its rates; see [`Corrections`]. */
 export type CorrectionsView = {
   decode?: CorrectionView | null;
   prefill?: CorrectionView | null;
@@ -533,7 +533,7 @@ export type CountTokensRequest = {
 export type DeltaEvent = {
   /** When, in milliseconds since 1970 by the clock of the node that answers. */
   at_unix_ms: number;
-  /** To be applied in their order. */
+  /** The changes, to be applied in their order. */
   changes: Array<Change>;
 };
 
@@ -555,25 +555,25 @@ export type Detokenized = {
 
 /** What wavers at one device. */
 export type DeviceGauges = {
-  /** Its name within the node. */
+  /** The device's name within its node. */
   device: string;
   /** Memory that is free for models. */
   memory_free_bytes: number;
-  /** Its sensors. */
+  /** What the device's sensors show. */
   sensors: SensorsView;
 };
 
 /** Measurements of one device. */
 export type DeviceTelemetryView = {
-  /** Its name within the node. */
+  /** The device's name within the node. */
   device: string;
-  /** At which temperature it slows itself down, in degrees Celsius. */
+  /** Temperature at which the device slows itself down, in degrees Celsius. */
   limit_c?: number | null;
-  /** What its memory holds. */
+  /** What the device's memory holds. */
   memory: MemoryView;
-  /** What it does not tell. */
+  /** What the device does not tell. */
   missing: Array<MissingView>;
-  /** Its sensors. */
+  /** What the device's sensors show. */
   sensors: SensorsView;
   /** Whether it is slowed down for heat or power. */
   throttled?: boolean | null;
@@ -589,29 +589,30 @@ export type DeviceView = {
   corrections?: CorrectionsView;
   /** Measured: arithmetic with them for a prompt. */
   flops_per_s?: number | null;
-  /** Its name within the node: `cpu`. */
+  /** The device's name within the node: `cpu`. */
   id: string;
-  /** What kind it is. */
+  /** Kind of the device. */
   kind: string;
   layer_rates?: LayerRatesView | null;
   memory_domain?: MemoryDomainView | null;
-  /** Of that, free. */
+  /** Bytes of that memory that are free. */
   memory_free_bytes: number;
   /** Memory it may hold models in. */
   memory_total_bytes: number;
-  /** Marketing name. */
+  /** Marketing name of the device. */
   name: string;
   /** The same two with other types of weights than Q8_0, as far as they were measured. */
   rates_by_type?: Array<TypeRatesView>;
+  rates_measured?: MeasuredView | null;
   /** Measured: bytes of Q8_0 weights that a token reads per second. */
   read_bytes_per_s?: number | null;
-  /** Its sensors. */
+  /** What the device's sensors show. */
   sensors?: SensorsView;
   /** Whether it takes work now: `usable`, `lost`, `verifying` or `quarantined`. */
   state?: string;
-  /** Why it takes none; empty when it does. */
+  /** Why the device takes no stages; empty when it does. */
   state_reason?: string;
-  /** How far it can be used. */
+  /** How far the device can be used. */
   support: string;
   /** Why not fully, or what would make it better; empty when there is nothing to say. */
   support_reason: string;
@@ -632,27 +633,27 @@ export type Drain = "lasting" | "leaving" | "over";
 
 /** Whether a node is to have stages. */
 export type DrainRequest = {
-  /** For how long it is to have none. */
+  /** How long the node is to have no stages. */
   drain: Drain;
 };
 
-/** The vectors. */
+/** The vectors of a request. */
 export type EmbeddingList = {
-  /** One for each input, in order. */
+  /** One vector for each input, in order. */
   data: Array<EmbeddingObject>;
-  /** As requested. */
+  /** The model's name, as the request gave it. */
   model: string;
   /** Always `list`. */
   object: string;
-  /** Tokens taken. */
+  /** Tokens that the request took. */
   usage: UsageBody;
 };
 
-/** One vector. */
+/** The vector of one input. */
 export type EmbeddingObject = {
   /** It, of length 1. */
   embedding: EmbeddingVector;
-  /** Of which input, from 0. */
+  /** Number of the input, from 0. */
   index: number;
   /** Always `embedding`. */
   object: string;
@@ -678,7 +679,7 @@ export type EmbeddingsRequest = {
 
 /** The last event of a stream. */
 export type EndEvent = {
-  /** Why it ends. */
+  /** Why the stream ends. */
   reason: EndReason;
 };
 
@@ -687,11 +688,11 @@ export type EndReason = "signed_out" | "stopping" | "slow";
 
 /** A number of requests that ended alike. */
 export type EndedView = {
-  /** How many. */
+  /** Number of requests that ended so. */
   count: number;
-  /** `chat`, `messages`. */
+  /** The endpoint: `chat`, `messages`. */
   endpoint: string;
-  /** `stop`, `cancelled`, `queue_full`. */
+  /** How they ended: `stop`, `cancelled`, `queue_full`. */
   reason: string;
 };
 
@@ -705,13 +706,13 @@ export type EpochView = {
 
 /** The body of every answer that is not a success, and of an `error` event within a stream. */
 export type ErrorBody = {
-  /** The error. */
+  /** What went wrong, and its code. */
   error: ErrorDetail;
 };
 
-/** One error. */
+/** What went wrong, and its code. */
 export type ErrorDetail = {
-  /** Stable, for programs. */
+  /** Code of the error; stable, for programs. */
   code: string;
   /** For people: what was attempted, with which numbers. */
   message: string;
@@ -721,7 +722,7 @@ export type ErrorDetail = {
   type: string;
 };
 
-/** What happened. */
+/** Kind and content of an event. */
 export type EventBody = {
   response: Response;
   type: "response.created";
@@ -806,7 +807,7 @@ export type ExoSummary = {
   left_out_messages?: number | null;
   /** Kinds of tools that run at their vendor and were left out, as this node's settings have it. */
   left_out_tools?: Array<string>;
-  /** The model's id. */
+  /** Id of the model that answered. */
   model_id: string;
   /** The request's id, as in the logs. */
   request: string;
@@ -815,7 +816,7 @@ export type ExoSummary = {
   /** Stages of the pipeline. */
   stages: number;
   times?: StepTimesView | null;
-  /** Measured times. */
+  /** How long each part of the request took. */
   timings: Timings;
   /** Places of the schemas of tools that are not `strict` which are not enforced, and why. */
   unenforced?: Array<string>;
@@ -825,23 +826,23 @@ export type ExoSummary = {
 export type FasterPlanView = {
   /** Bytes of the file that nodes without it would fetch first, at least. */
   fetch_bytes: number;
-  /** How long that would take at least, in milliseconds. */
+  /** Milliseconds that fetching takes at least. */
   fetch_ms: number;
   /** Whether a link that it goes over is not measured yet: then that time is a guess. */
   is_fetch_estimated?: boolean;
-  /** What the objective counts for it, in milliseconds. */
+  /** Milliseconds that the objective counts for this plan. */
   objective_ms: number;
 };
 
 /** A number and where it comes from. */
 export type FigureView = {
-  /** How old the last of them is, in seconds. */
+  /** Seconds since the last of them. */
   age_s?: number | null;
-  /** Of so many measurements; `null` where it is not measured. */
+  /** Measurements that the value stands for; `null` where it is not measured. */
   samples?: number | null;
   /** `measured`, `measured long ago`, `stated`, `derived` or `estimated`. */
   source: string;
-  /** The number. */
+  /** Value that the plan counted with. */
   value: number;
 };
 
@@ -850,11 +851,11 @@ export type FileChangeKind = "added" | "changed" | "removed";
 
 /** A file that differs between two commits. */
 export type FileChangeView = {
-  /** How it differs. */
+  /** How the file differs. */
   kind: FileChangeKind;
-  /** Its path in the repository. */
+  /** The file's path in the repository. */
   path: string;
-  /** Its length now, or before if it is gone. */
+  /** The file's length in bytes, now, or before if it is gone. */
   size: number;
 };
 
@@ -867,9 +868,9 @@ export type FitPlanView = {
   context_tokens_max: number;
   /** Bytes to fetch: 0 for a model that the cluster has. */
   download_bytes: number;
-  /** How fast it is expected to be. */
+  /** How fast the model is expected to be. */
   predicted: PredictionView;
-  /** Its type of weights. */
+  /** Type of the weights. */
   quantisation: string;
   /** What each device would hold, first stage first. */
   stages: Array<PlanStageView>;
@@ -879,7 +880,7 @@ export type FitPlanView = {
 export type FitSizeView = {
   /** Bytes of the weights. */
   bytes: number;
-  /** Its name. */
+  /** Name of the smaller quantisation. */
   quantisation: string;
   /** Tokens per second of one answer, if it fits. */
   tokens_per_s?: number | null;
@@ -888,32 +889,32 @@ export type FitSizeView = {
 /** Whether a model fits. */
 export type FitVerdict = "comfortable" | "slow" | "too_large" | "not_supported";
 
-/** One model. */
+/** One model, and whether it fits. */
 export type FitView = {
   best?: FitPlanView | null;
   /** Changes each of which alone would make the smallest type fit, the smallest change first. */
   changes: Array<string>;
   /** Longest context that it was made for, in tokens. */
   context_tokens_max: number;
-  /** What it is good for. */
+  /** What the model is good for. */
   good_for: string;
   /** The licence; empty for a model that is known, whose own entry has it. */
   licence: string;
-  /** In the catalogue, or the reference. */
+  /** The model's name in the catalogue, or the reference. */
   name: string;
   /** Numbers that it has learnt. */
   parameters: number;
-  /** What `exo pull` and `exo run` take. */
+  /** The reference that `exo pull` and `exo run` take. */
   reference: string;
   /** Every type that was looked at, largest first. */
   sizes: Array<FitSizeView>;
-  /** The same in a sentence. */
+  /** The verdict in a sentence. */
   summary: string;
   /** Terms of the licence that are worth knowing before. */
   terms?: string | null;
-  /** For people. */
+  /** The model's name, to be displayed. */
   title: string;
-  /** Whether it fits. */
+  /** Whether the model fits. */
   verdict: FitVerdict;
 };
 
@@ -936,23 +937,23 @@ export type FitsView = {
   machines: number;
   /** Memory that they have free for models. */
   memory_free_bytes: number;
-  /** The models. */
+  /** The models, best fit first. */
   models: Array<FitView>;
 };
 
 /** A model of another program on a node's disk. */
 export type FoundModelView = {
-  /** Bytes of its files. */
+  /** Bytes of the model's files. */
   bytes: number;
-  /** Its name there. */
+  /** The model's name in that program. */
   name: string;
-  /** Where. */
+  /** Path of the model on the disk. */
   path: string;
-  /** Why it cannot be used. */
+  /** Why exo cannot use the model; `null` if it can. */
   problem?: string | null;
-  /** Whose it is. */
+  /** Name of the program that stores the model. */
   program: string;
-  /** Its SHA-256, where its program keeps it. */
+  /** SHA-256 of the model, where that program keeps it. */
   sha256?: string | null;
 };
 
@@ -962,30 +963,30 @@ export type FoundRepoView = {
   downloads: number;
   /** `gguf` or `safetensors`, where its tags say so. */
   format?: string | null;
-  /** Whether it asks for consent. */
+  /** Whether the hub asks for consent first. */
   gated: boolean;
-  /** Likes. */
+  /** Likes that the hub counts. */
   likes: number;
-  /** `ORG/REPO`. */
+  /** The repository, `ORG/REPO`. */
   repo: string;
 };
 
-/** How the node is. */
+/** State of the node. */
 export type HealthStatus = "ok" | "starting" | "stopping";
 
 /** Answer of `/health`. Open to anyone who reaches the port, so it names nothing private. */
 export type HealthView = {
-  /** How the node is. */
+  /** State of the node. */
   status: HealthStatus;
   /** Seconds since the start. */
   uptime_s: number;
-  /** Program version. */
+  /** Version of exo on the node. */
   version: string;
 };
 
 /** Counts by size. `counts` has one number for each bound and one for what is above the last; it is empty where nothing was counted. */
 export type HistogramView = {
-  /** How many fell between one bound and the next. */
+  /** How many values fell between one bound and the next. */
   counts: Array<number>;
   /** Sum of all, in seconds. */
   sum_s: number;
@@ -999,13 +1000,13 @@ export type HubLoginRequest = {
 
 /** Looks for models on the hub. */
 export type HubSearchRequest = {
-  /** Words. */
+  /** Text to search for. */
   text: string;
 };
 
 /** Asks what a repository has. */
 export type HubShowRequest = {
-  /** `hf.co/ORG/REPO[@REVISION]`. */
+  /** The repository: `hf.co/ORG/REPO[@REVISION]`. */
   reference: string;
 };
 
@@ -1020,14 +1021,14 @@ export type IncompleteDetails = {
 
 /** What wavers at one instance. */
 export type InstanceLoad = {
-  /** The instance's id. */
+  /** Id of the instance. */
   id: string;
   load?: LoadView | null;
   measured_alone?: MeasuredAnswerView | null;
-  /** What the last steps reached. */
+  /** Tokens per second that the last steps reached. */
   measured_tokens_per_s?: number | null;
   predicted?: PredictionView | null;
-  /** What the model of cost expects of one stream. */
+  /** Tokens per second that the model of cost expects of one stream. */
   predicted_tokens_per_s?: number | null;
   /** What each stage took of the tokens of the last answer that ran alone. */
   stages_measured?: Array<StageMeasuredView | null>;
@@ -1035,22 +1036,22 @@ export type InstanceLoad = {
   time_shares: Array<number | null>;
 };
 
-/** How far an instance is. */
+/** State of an instance. */
 export type InstanceState = {
   kind: "placing";
 } | {
   kind: "loading";
-  /** Of all bytes, those in place: 0 to 1. */
+  /** Share of all bytes that are in place, 0 to 1. */
   progress: number;
 } | {
   kind: "ready";
 } | {
   kind: "degraded";
-  /** What is wrong. */
+  /** What is wrong with the instance. */
   reason: string;
 } | {
   kind: "waiting";
-  /** What is missing. */
+  /** What the instance lacks. */
   reason: string;
 } | {
   kind: "failed";
@@ -1060,17 +1061,17 @@ export type InstanceState = {
 
 /** Measurements of one instance, by the node of its first stage. */
 export type InstanceTelemetryView = {
-  /** The instance. */
+  /** Id of the instance. */
   instance: string;
   /** Requests at it, and how it keeps up with them. */
   load: LoadView;
-  /** The model's name. */
+  /** Name of the model. */
   model: string;
   /** Steps of its pipeline since it was placed. */
   steps: number;
 };
 
-/** A placed model. */
+/** A model that is placed. */
 export type InstanceView = {
   /** What a better plan gains, found when machines had come or gone: `replan` carries it out. */
   advice?: string | null;
@@ -1090,14 +1091,14 @@ export type InstanceView = {
   kv: KvType;
   load?: LoadView | null;
   measured_alone?: MeasuredAnswerView | null;
-  /** What the last steps reached, over all streams. */
+  /** Tokens per second that the last steps reached, over all streams. */
   measured_tokens_per_s?: number | null;
-  /** The model's name. */
+  /** Name of the model. */
   model: string;
-  /** The model's id. */
+  /** Id of the model. */
   model_id: string;
   moving?: MovingView | null;
-  /** What it was placed for. */
+  /** What the instance was placed for. */
   objective?: PlanObjective;
   /** Devices that must take part, as `NODE/DEVICE`, and after `=` their layers. */
   pins?: Array<string>;
@@ -1110,9 +1111,9 @@ export type InstanceView = {
   reasons?: Array<string>;
   /** Sequences that may run at once. */
   slots: number;
-  /** First stage first. */
+  /** Stages of the instance, first stage first. */
   stages: Array<StageView>;
-  /** How far it is. */
+  /** State of the instance. */
   state: InstanceState;
   /** Since when it is in that state, in seconds since 1970, as the node that answers has seen it. */
   state_since_unix_s?: number;
@@ -1134,7 +1135,7 @@ export type InviteView = {
   addresses: Array<string>;
   /** Nine digits or a token: whoever knows it gets in. */
   code: string;
-  /** When it is void. */
+  /** When the code becomes void, in seconds since 1970. */
   expires_at_unix_s: number;
   /** The node that gave it out. */
   node: string;
@@ -1146,7 +1147,7 @@ export type InviteView = {
 export type JoinRequest = {
   /** Where that is, `host:port` with an IP address; none to ask all nodes nearby. */
   addresses?: Array<string>;
-  /** The code. */
+  /** The code that `exo invite` shows. */
   code: string;
   /** The node that gave it out, if it is known. */
   node?: string | null;
@@ -1154,13 +1155,13 @@ export type JoinRequest = {
 
 /** A stranger that asks to join. */
 export type JoinRequestView = {
-  /** Where it comes from. */
+  /** Address that the request comes from. */
   address: string;
   /** The four words that both sides show. */
   check_words: string;
-  /** What it calls itself. Not to be trusted. */
+  /** Name that the node gives itself. Not to be trusted. */
   name: string;
-  /** Node id. */
+  /** Id of the node that asks. */
   node: string;
 };
 
@@ -1182,13 +1183,13 @@ export type JoinWindowView = {
 export type JoinedView = {
   /** The words that both show. */
   check_words: string;
-  /** What the node is called that let this one in. */
+  /** Name of the node that let this one in. */
   name: string;
 };
 
 /** The end of the event log. */
 export type JournalView = {
-  /** Number of entries. */
+  /** Number of entries in the log. */
   entries: number;
   /** Hash of the last one, hexadecimal; empty for an empty log. */
   head: string;
@@ -1200,14 +1201,14 @@ export type JournalView = {
 export type KeepModelRequest = {
   /** False lets it go again when room is needed. */
   kept: boolean;
-  /** Its name or id. */
+  /** The model's name or id. */
   model: string;
 };
 
 /** How keys and values are stored: exact, in half the memory, or in a little over a quarter. */
 export type KvType = "f32" | "f16" | "q8";
 
-/** See [`LayerRates`]. */
+/** Measured rates of a device for the rest of a layer; see [`LayerRates`]. */
 export type LayerRatesView = {
   /** Activations of a prompt that norms, rotations, the KV write, the activation function and sums pass, per second. */
   activations_per_s: number;
@@ -1223,7 +1224,7 @@ export type LayerRatesView = {
 export type LayersView = {
   /** First layer not held. */
   end: number;
-  /** First layer held. */
+  /** Index of the first layer held. */
   start: number;
 };
 
@@ -1233,13 +1234,13 @@ export type LinkTelemetryView = {
   jitter_ms: number;
   /** Packets sent and lost on the way; `null` for a link over TCP, whose system repairs losses unseen. */
   lost_packets?: number | null;
-  /** The other end. */
+  /** Id of the node at the other end. */
   peer: string;
   /** The other end's name. */
   peer_name: string;
-  /** The same of frames received. */
+  /** Bytes of frames received in all. */
   received_bytes?: number | null;
-  /** How fast bytes come from the other end, as last measured. */
+  /** Bytes per second that came from the other end, as last measured. */
   received_bytes_per_s?: number | null;
   /** Round trip, median of the last measurements. */
   rtt_ms: number;
@@ -1247,11 +1248,11 @@ export type LinkTelemetryView = {
   sent_bytes?: number | null;
 };
 
-/** A measured path. */
+/** A measured path between two nodes. */
 export type LinkView = {
-  /** How old the last one is, in seconds. */
+  /** Seconds since the last measurement of bandwidth. */
   bandwidth_age_s?: number | null;
-  /** Measurements so far. */
+  /** Number of measurements of bandwidth so far. */
   bandwidth_samples?: number;
   /** How fast bytes go from `from` to `to`, as `to` has received them: the last good measurement. */
   bytes_per_s?: number | null;
@@ -1259,15 +1260,15 @@ export type LinkView = {
   from: string;
   /** Mean difference between one round trip and the next. */
   jitter_ms?: number | null;
-  /** How old the last of them is, in seconds. */
+  /** Seconds since the last of them was measured. */
   rtt_age_s?: number | null;
   /** Round trip, median of the last measurements. */
   rtt_ms?: number | null;
-  /** Of so many. */
+  /** Number of round trips that this is the median of. */
   rtt_samples?: number;
-  /** The other end. */
+  /** Id of the node at the other end. */
   to: string;
-  /** `tcp`, `quic`. */
+  /** Transport of the link: `tcp`, `quic`. */
   transport: string;
 };
 
@@ -1276,27 +1277,27 @@ export type LiveEvent = SnapshotEvent | DeltaEvent | EndEvent;
 
 /** Requests at an instance. A sequence is one choice of a request. */
 export type LoadView = {
-  /** Of those, tokens found in kept pages. */
+  /** Prompt tokens that were found in kept pages. */
   cached_tokens: number;
   /** Tokens guessed ahead and checked, of all sequences since it was loaded. */
   drafts?: number;
-  /** Of those, tokens that were right. */
+  /** Drafted tokens that were right. */
   drafts_accepted?: number;
   /** Pages of the key-value cache. */
   pages: number;
-  /** Of those, pages kept for prompts to come; free when needed. */
+  /** Pages kept for prompts to come; free when needed. */
   pages_cached: number;
-  /** Of those, pages of running sequences. */
+  /** Pages that running sequences use. */
   pages_used: number;
   /** Prompt tokens of all sequences since it was loaded. */
   prompt_tokens: number;
   /** Prompt tokens read per second, as last measured. */
   prompt_tokens_per_s?: number | null;
-  /** Running sequences. */
+  /** Sequences that run. */
   running: number;
   /** Tokens generated per second over all sequences while no prompt is read, as last measured. */
   tokens_per_s?: number | null;
-  /** Waiting sequences. */
+  /** Sequences that wait for a slot. */
   waiting: number;
   /** Sequences that may wait; one more is refused with 429. */
   waiting_max: number;
@@ -1317,27 +1318,27 @@ export type LogLevelRequest = {
 export type LogLineView = {
   /** When, in milliseconds since 1970 by the node's clock. */
   at_unix_ms: number;
-  /** How much it matters. */
+  /** How much the line matters. */
   level: LogLevel;
-  /** The node's name. */
+  /** Name of the node that wrote the line. */
   name: string;
-  /** Node id. */
+  /** Id of the node that wrote the line. */
   node: string;
-  /** Its number on that node, growing. */
+  /** Number of the line on that node, growing. */
   number: number;
   /** The request that it is about, where it names one. */
   request?: string | null;
-  /** Which part of the program says it. */
+  /** Part of the program that wrote the line. */
   target: string;
-  /** What it says, on one line. */
+  /** Text of the line. */
   text: string;
 };
 
 /** Log lines of one or more nodes. */
 export type LogsView = {
-  /** In the order of their times, by each node's own clock. */
+  /** The lines in the order of their times, by each node's own clock. */
   lines: Array<LogLineView>;
-  /** To ask for what follows. */
+  /** Value of `after` that asks for what follows. */
   next: string;
   /** Nodes that did not answer. */
   silent: Array<SilentNodeView>;
@@ -1347,7 +1348,7 @@ export type LogsView = {
 export type MeasuredAnswerView = {
   /** Tokens behind the first that came one a step, without guesses. */
   answer_tokens: number;
-  /** From its first step to its first token. */
+  /** Time from its first step to its first token. */
   first_token: MeasuredTimeView;
   /** Tokens of its prompt, none of which was kept from earlier requests. */
   prompt_tokens: number;
@@ -1356,11 +1357,19 @@ export type MeasuredAnswerView = {
 
 /** A time as it came and as it was expected, in milliseconds. */
 export type MeasuredTimeView = {
-  /** As it came. */
+  /** Milliseconds as measured. */
   measured_ms: number;
   off?: TermOffView | null;
-  /** As it was expected. */
+  /** Milliseconds as predicted. */
   predicted_ms: number;
+};
+
+/** See [`Measured`]. A plan counts what is older than a day with a wider range. */
+export type MeasuredView = {
+  /** How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours. */
+  age_s: number;
+  /** Number of measurements. */
+  samples: number;
 };
 
 /** What a member may do. */
@@ -1372,35 +1381,35 @@ export type MemberView = {
   check_words?: string | null;
   /** Whether it is the node that answers. */
   is_self: boolean;
-  /** Its name when it joined. */
+  /** Name of the member when it joined. */
   name: string;
-  /** Node id. */
+  /** Id of the member. */
   node: string;
-  /** What it may do. */
+  /** What the member may do. */
   role: MemberRole;
 };
 
-/** See [`MemoryDomain`]. */
+/** Memory that several devices share; see [`MemoryDomain`]. */
 export type MemoryDomainView = {
   /** Free bytes of it, whatever a device of it is limited to. */
   free_bytes: number;
-  /** The same for all devices of the cluster that share it. */
+  /** Id of the memory, the same for all devices of the cluster that share it. */
   id: string;
 };
 
 /** What a device's memory holds. */
 export type MemoryView = {
-  /** Of that, free. */
+  /** Bytes of the total that are free. */
   free_bytes: number;
-  /** Keys and values. */
+  /** Bytes of keys and values. */
   kv_bytes: number;
   /** The rest: other programs, the system. */
   others_bytes: number;
-  /** What models may take in all. */
+  /** Bytes that models may take in all. */
   total_bytes: number;
-  /** Weights of shards. */
+  /** Bytes of the shards' weights. */
   weights_bytes: number;
-  /** What else shards hold: rows, buffers. */
+  /** Bytes of what else shards hold: rows, buffers. */
   workspace_bytes: number;
 };
 
@@ -1411,7 +1420,7 @@ export type Message = {
   exo?: ExoSummary | null;
   /** `msg_` and the request's id. */
   id: string;
-  /** As requested. */
+  /** The model's name, as the request gave it. */
   model: string;
   /** Always `assistant`. */
   role: string;
@@ -1420,7 +1429,7 @@ export type Message = {
   stop_sequence?: string | null;
   /** Always `message`. */
   type: string;
-  /** Tokens taken. */
+  /** Tokens that the request took. */
   usage: MessageUsage;
 };
 
@@ -1433,27 +1442,27 @@ export type MessageEnd = {
 
 /** One event of a streamed answer. */
 export type MessageEvent = {
-  /** Its head. */
+  /** The answer's head, with no content yet. */
   message: Message;
   type: "message_start";
 } | {
-  /** Empty. */
+  /** The block, empty so far. */
   content_block: ContentBlock;
-  /** Which, from 0. */
+  /** Index of the block, from 0. */
   index: number;
   type: "content_block_start";
 } | {
-  /** What is new. */
+  /** What is new of the block. */
   delta: BlockDelta;
-  /** Which. */
+  /** Index of the block, from 0. */
   index: number;
   type: "content_block_delta";
 } | {
-  /** Which. */
+  /** Index of the block, from 0. */
   index: number;
   type: "content_block_stop";
 } | {
-  /** Why. */
+  /** Why the answer ended. */
   delta: MessageEnd;
   /** Extension: how it was made. */
   exo: ExoSummary;
@@ -1474,7 +1483,7 @@ export type MessageUsage = {
   cache_read_input_tokens: number;
   /** Tokens of the prompt that were computed. */
   input_tokens: number;
-  /** Tokens generated. */
+  /** Tokens generated for the answer. */
   output_tokens: number;
   /** About the generated tokens. */
   output_tokens_details: OutputTokensDetails;
@@ -1482,7 +1491,7 @@ export type MessageUsage = {
 
 /** The body of an answer that is not a success, and of an `error` event within a stream. */
 export type MessagesError = {
-  /** The error. */
+  /** The error, with its kind and message. */
   error: MessagesErrorDetail;
   /** As in the header `request-id` and in the logs. */
   request_id: string;
@@ -1490,7 +1499,7 @@ export type MessagesError = {
   type: string;
 };
 
-/** One error. */
+/** Kind and message of an error. */
 export type MessagesErrorDetail = {
   /** Extension: stable, for programs, the same as in every dialect. */
   code: string;
@@ -1553,7 +1562,7 @@ export type MessagesRequest = {
 
 /** A source that tells nothing. */
 export type MissingView = {
-  /** Why. */
+  /** Why it is missing. */
   reason: string;
   /** What is missing: `temperature_c`. */
   what: string;
@@ -1561,7 +1570,7 @@ export type MissingView = {
 
 /** Has a model of a hub compared with the digests that the hub named, over the nodes that have its layers. */
 export type ModelCheckRequest = {
-  /** Its name or id. */
+  /** The model's name or id. */
   model: string;
 };
 
@@ -1569,23 +1578,23 @@ export type ModelCheckRequest = {
 export type ModelCheckView = {
   /** Bytes that were compared. */
   bytes: number;
-  /** Its id: of a name there may be several. */
+  /** Id of the model that is checked: several may have one name. */
   id: string;
   /** Which file differs, from where bytes are missing, or why it broke off. */
   message?: string | null;
-  /** The model's name. */
+  /** Name of the model that is checked. */
   model: string;
   /** Other nodes that had some of them. */
   nodes: Array<string>;
-  /** How far it is. */
+  /** State of the check. */
   state: CheckState;
 };
 
 /** One model. */
 export type ModelInfo = {
-  /** When it became known. */
+  /** When the model became known. */
   created_at: string;
-  /** The same. */
+  /** The model's name, the same as `id`. */
   display_name: string;
   /** What to send as `model`. */
   id: string;
@@ -1607,7 +1616,7 @@ export type ModelList = {
   object: string;
 };
 
-/** One model. */
+/** One model of the list. */
 export type ModelObject = {
   /** Extension: tokens of the longest context that a request has now, prompt and answer. */
   context_length: number;
@@ -1635,23 +1644,23 @@ export type ModelPage = {
 
 /** Requests for one model at one node. */
 export type ModelRequestsView = {
-  /** Of those, tokens whose keys and values were kept. */
+  /** Prompt tokens whose keys and values were kept from before. */
   cached_tokens: number;
-  /** Tokens of answers. */
+  /** Tokens of all answers. */
   completion_tokens: number;
-  /** From arrival to the end. */
+  /** Seconds from arrival to the end. */
   duration: HistogramView;
-  /** How many ended, by endpoint and reason. */
+  /** How many requests ended, by endpoint and reason. */
   ended: Array<EndedView>;
-  /** From arrival to the first token. */
+  /** Seconds from arrival to the first token. */
   first_token: HistogramView;
   /** The model's name; empty where the request named none that is known. */
   model: string;
   /** From the first prompt token at work to the first token of the answer. */
   prefill: HistogramView;
-  /** Tokens of prompts. */
+  /** Tokens of all prompts. */
   prompt_tokens: number;
-  /** From arrival to the first prompt token at work. */
+  /** Seconds from arrival to the first prompt token at work. */
   queue: HistogramView;
   /** Time per token behind the first. */
   token: HistogramView;
@@ -1659,9 +1668,9 @@ export type ModelRequestsView = {
 
 /** Whether a model can be given tools: its chat template says so, by the calls that it prints. */
 export type ModelTools = {
-  /** How its calls look: `JSON behind <tool_call>`. */
+  /** Form of the model's calls: `JSON behind <tool_call>`. */
   format?: string | null;
-  /** Why it cannot be given any. */
+  /** Why the model cannot be given tools; `null` if it can. */
   reason?: string | null;
   /** Whether requests may have tools. */
   usable: boolean;
@@ -1671,7 +1680,7 @@ export type ModelTools = {
 export type ModelView = {
   /** When its file was last changed on the node that answers, in seconds since 1970; 0 where that is not known. */
   added_unix_s?: number;
-  /** `llama`, `qwen3`. */
+  /** Architecture of the model: `llama`, `qwen3`. */
   architecture: string;
   /** Whether it has a chat template. */
   chat: boolean;
@@ -1681,7 +1690,7 @@ export type ModelView = {
   context_tokens_max: number;
   /** Stored bytes by element type: `{"Q4_K": 1000, "F32": 10}`. */
   dtypes?: Record<string, number>;
-  /** `gguf` or `safetensors`. */
+  /** Format of the files: `gguf` or `safetensors`. */
   format: string;
   /** The root hash of its manifest. */
   id: string;
@@ -1689,11 +1698,11 @@ export type ModelView = {
   instances?: Array<string>;
   /** Whether the node that answers keeps it on its disk, however full that is. */
   kept?: boolean;
-  /** Transformer layers. */
+  /** Number of transformer layers. */
   layers: number;
   /** The licence that its repository names. */
   licence?: string | null;
-  /** What requests call it. */
+  /** Name that requests use for the model. */
   name: string;
   /** Another model of this name is the one that the name means: requests for this one say its id. */
   needs_id?: boolean;
@@ -1717,24 +1726,38 @@ export type ModelView = {
 /** Stages that serve are to be elsewhere. */
 export type MovingView = {
   kind: "loading";
-  /** Of all bytes, those in place: 0 to 1. */
+  /** Share of all bytes that are in place there, 0 to 1. */
   progress: number;
-  /** Why. */
+  /** Why the stages move. */
   reason: string;
 } | {
   kind: "stays";
-  /** Why. */
+  /** Why nothing else takes them. */
   reason: string;
 };
 
 /** The checks of one machine. */
 export type NodeChecksView = {
-  /** What its node has looked at. */
+  /** What the node itself has checked. */
   checks: Array<CheckView>;
-  /** Its name. */
+  /** Name of the node that was looked over. */
   name: string;
-  /** Node id. */
+  /** Id of the node that was looked over. */
   node: string;
+};
+
+/** A download, as the node that carries it out tells all others. */
+export type NodePullView = {
+  /** Bytes a second over the last seconds; `null` while nothing comes. */
+  bytes_per_s?: number | null;
+  /** What was asked for; of an address without what stands behind `?` and in front of `@`. */
+  reference: string;
+  /** Where it is. */
+  state: PullState;
+  /** Bytes in all; `null` until the hub has said. */
+  total_bytes?: number | null;
+  /** Bytes that are on the node's disk and verified. */
+  verified_bytes: number;
 };
 
 /** Whether a node is there. */
@@ -1742,13 +1765,17 @@ export type NodeStatus = "alive" | "suspected" | "suspended" | "lost" | "left";
 
 /** Measurements of one node. */
 export type NodeTelemetryView = {
-  /** How old its data is, in seconds; `null` if none has come. */
+  /** Seconds since its last data came; `null` if none has come. */
   age_s?: number | null;
   /** Charge of its battery, 0 to 1. */
   battery?: number | null;
   /** By how many seconds its clock is ahead of that of the node that answers. */
   clock_ahead_s?: number | null;
-  /** Its devices. */
+  /** How many its process may have. */
+  descriptors_max?: number | null;
+  /** Open file descriptors of its process; `null` where its system does not tell. */
+  descriptors_open?: number | null;
+  /** Measurements of its devices. */
   devices: Array<DeviceTelemetryView>;
   /** Free on the disk of its data folder. */
   disk_free_bytes?: number | null;
@@ -1756,22 +1783,24 @@ export type NodeTelemetryView = {
   disk_room_bytes?: number | null;
   /** Instances whose first stage it holds. */
   instances: Array<InstanceTelemetryView>;
-  /** Its links. */
+  /** Measurements of its links. */
   links: Array<LinkTelemetryView>;
   /** Whether it runs on mains power. */
   mains_power?: boolean | null;
-  /** Of that, free or freeable. */
+  /** Bytes of its memory that are free or can be freed. */
   memory_available_bytes?: number | null;
   /** Memory of the machine, as far as the process may use it. */
   memory_total_bytes?: number | null;
-  /** Its name. */
+  /** Name of the node. */
   name: string;
-  /** Node id. */
+  /** Id of the node. */
   node: string;
   /** Operating system and architecture; empty when not known. */
   platform: string;
   /** Resident memory of its process. */
   process_bytes?: number | null;
+  /** Its downloads that are not done, the oldest first, eight at most. */
+  pulls?: Array<NodePullView>;
   /** Requests of its clients since its process began, by model. */
   requests: Array<ModelRequestsView>;
   /** Shards that it holds. */
@@ -1790,19 +1819,19 @@ export type NodeTelemetryView = {
   version: string;
 };
 
-/** One node. */
+/** One node of the cluster. */
 export type NodeView = {
-  /** Where it is reached, `ip:port`. */
+  /** Addresses at which the node is reached, `ip:port`. */
   addresses: Array<string>;
   /** Graphics cards that came, went or got another driver since it was started, the last few, oldest first. */
   card_events?: Array<CardEventView>;
-  /** Its devices. */
+  /** Devices of the node. */
   devices: Array<DeviceView>;
   /** Since when it is gone, in seconds since 1970, as the node that answers has seen it; absent while it is there, and where it was gone before that node was started. */
   gone_since_unix_s?: number | null;
   /** It is an admin whose key signed two changes of the members of which neither follows the other: the key is in two places, or it lies. */
   has_forked?: boolean;
-  /** Node id. */
+  /** Id of the node. */
   id: string;
   /** It is to have no stages (`exo drain`), or is about to end. */
   is_drained?: boolean;
@@ -1810,15 +1839,15 @@ export type NodeView = {
   is_self: boolean;
   /** Whether it runs on mains power. */
   mains_power?: boolean | null;
-  /** For people. */
+  /** Name of the node, to be displayed. */
   name: string;
   /** Operating system and architecture; empty when not known yet. */
   platform: string;
   /** Resident memory of its process. */
   process_bytes?: number | null;
-  /** What it may do. */
+  /** What the member may do. */
   role: MemberRole;
-  /** Whether it is there. */
+  /** Whether the node is there. */
   status: NodeStatus;
   /** Program version; empty when not known yet. */
   version: string;
@@ -1832,7 +1861,7 @@ export type OllamaAnswer = {
   done: boolean;
   /** Why it ended: `stop`, `length`, or `load`. */
   done_reason?: string | null;
-  /** Tokens generated. */
+  /** Tokens generated for the answer. */
   eval_count?: number | null;
   /** Nanoseconds of generating those behind the first. */
   eval_duration?: number | null;
@@ -1844,7 +1873,7 @@ export type OllamaAnswer = {
   /** Probabilities, where asked for. */
   logprobs?: Array<TokenLogprob> | null;
   message?: OllamaMessage | null;
-  /** As requested. */
+  /** The model's name, as the request gave it. */
   model: string;
   /** Tokens of the prompt. */
   prompt_eval_count?: number | null;
@@ -1854,13 +1883,13 @@ export type OllamaAnswer = {
   response?: string | null;
   /** What was thought; of `/api/generate`. */
   thinking?: string | null;
-  /** Nanoseconds in all. */
+  /** Nanoseconds that the request took in all. */
   total_duration?: number | null;
 };
 
 /** A call of a tool. */
 export type OllamaCall = {
-  /** The tool. */
+  /** The tool that is called. */
   function: OllamaFunction;
   /** The call's own name. */
   id: string;
@@ -1892,11 +1921,11 @@ export type OllamaChatRequest = {
 
 /** More of a model. */
 export type OllamaDetails = {
-  /** The same. */
+  /** Architecture of the model, as a list of one. */
   families: Array<string>;
-  /** The architecture. */
+  /** Architecture of the model. */
   family: string;
-  /** `gguf` or `safetensors`. */
+  /** Format of the files: `gguf` or `safetensors`. */
   format: string;
   /** How many parameters it has: `8.0B`, `596.0M`; empty where that is not known. */
   parameter_size: string;
@@ -1934,15 +1963,15 @@ export type OllamaEmbedding = {
 
 /** The answer of `/api/embed`. */
 export type OllamaEmbeddings = {
-  /** One for each input, each of length 1. */
+  /** One vector for each input, each of length 1. */
   embeddings: Array<Array<number>>;
   /** Nanoseconds until the first input was begun: of loading and waiting. */
   load_duration: number;
-  /** As requested. */
+  /** The model's name, as the request gave it. */
   model: string;
   /** Tokens of all inputs that were read. */
   prompt_eval_count: number;
-  /** Nanoseconds in all. */
+  /** Nanoseconds that the request took in all. */
   total_duration: number;
   /** Extension: tokens at the ends of inputs that were left out, where there are any. */
   truncated_tokens?: number | null;
@@ -1978,7 +2007,7 @@ export type OllamaFunction = {
   arguments: Record<string, unknown>;
   /** Which call, from 0. */
   index: number;
-  /** The tool. */
+  /** Name of the tool. */
   name: string;
 };
 
@@ -2012,13 +2041,13 @@ export type OllamaGenerateRequest = {
 
 /** What the model says. */
 export type OllamaMessage = {
-  /** The text. */
+  /** Text of the message. */
   content: string;
   /** Always `assistant`. */
   role: string;
   /** What was thought before. */
   thinking?: string | null;
-  /** What it calls. */
+  /** Tools that the model calls. */
   tool_calls?: Array<OllamaCall>;
 };
 
@@ -2026,13 +2055,13 @@ export type OllamaMessage = {
 export type OllamaModel = {
   /** Tokens of the context that it is placed with; of `/api/ps`. */
   context_length?: number | null;
-  /** More of it. */
+  /** Format, family and size of the model. */
   details: OllamaDetails;
-  /** Its id. */
+  /** The model's id in exo. */
   digest: string;
   /** When it is unloaded if no request comes, as far as this machine knows of requests. Far away where a person placed it: that stays. Of `/api/ps`. */
   expires_at?: string | null;
-  /** The same. */
+  /** The model's name, the same as `name`. */
   model: string;
   /** When its file was last changed, where that is known; of `/api/tags`. */
   modified_at?: string | null;
@@ -2044,7 +2073,7 @@ export type OllamaModel = {
 
 /** A list of models. */
 export type OllamaModels = {
-  /** They, by name. */
+  /** The models, sorted by name. */
   models: Array<OllamaModel>;
 };
 
@@ -2072,9 +2101,9 @@ export type OllamaPull = {
 export type OllamaShow = {
   /** `completion`, and `tools`, `thinking`, `insert` where template and vocabulary have a form for them. */
   capabilities: Array<string>;
-  /** More of it. */
+  /** Format, family and size of the model. */
   details: OllamaDetails;
-  /** Its licence, where it is known. */
+  /** Licence of the model, where it is known. */
   license?: string | null;
   /** Numbers of the architecture, by the keys of GGUF files. */
   model_info: Record<string, unknown>;
@@ -2092,33 +2121,33 @@ export type OllamaVersion = {
 
 /** A node nearby that belongs to another cluster. */
 export type OtherClusterView = {
-  /** Where it says that it is. */
+  /** Address that the node gives. */
   address: string;
-  /** What it calls itself. Not to be trusted. */
+  /** Name that the node gives itself. Not to be trusted. */
   name: string;
-  /** Node id. */
+  /** Id of the node that was seen. */
   node: string;
 };
 
 /** A part of an answer. */
 export type OutputItem = {
-  /** The thought. */
+  /** Text of the thought. */
   content: Array<ReasoningText>;
-  /** Its id. */
+  /** Id of the item. */
   id: string;
-  /** How far it is. */
+  /** State of the item. */
   status: ResponseStatus;
   /** Always empty: the whole thought is in `content`. */
   summary: Array<unknown>;
   type: "reasoning";
 } | {
-  /** The text. */
+  /** Text of the message. */
   content: Array<OutputText>;
-  /** Its id. */
+  /** Id of the item. */
   id: string;
   /** Always `assistant`. */
   role: string;
-  /** How far it is. */
+  /** State of the item. */
   status: ResponseStatus;
   type: "message";
 } | {
@@ -2126,11 +2155,11 @@ export type OutputItem = {
   arguments: string;
   /** To be named by the result. */
   call_id: string;
-  /** Its id. */
+  /** Id of the item. */
   id: string;
-  /** The tool. */
+  /** Name of the tool. */
   name: string;
-  /** How far it is. */
+  /** State of the item. */
   status: ResponseStatus;
   type: "function_call";
 };
@@ -2141,7 +2170,7 @@ export type OutputText = {
   annotations: Array<unknown>;
   /** Probabilities, where asked for. */
   logprobs: Array<TokenLogprob>;
-  /** The text. */
+  /** Text of this part. */
   text: string;
   /** Always `output_text`. */
   type: string;
@@ -2162,7 +2191,7 @@ export type PlaceRequest = {
   /** Nodes, or `NODE/DEVICE`, that must not. */
   exclude?: Array<string>;
   kv?: KvType | null;
-  /** Name or id. */
+  /** The model's name or id. */
   model: string;
   /** Split over at least so many devices, of different nodes where they can hold it. */
   nodes_min?: number | null;
@@ -2179,17 +2208,17 @@ export type PlaceRequest = {
 
 /** One device of a plan's cluster. */
 export type PlanDeviceView = {
-  /** Its device. */
+  /** Name of the device. */
   device: string;
-  /** Node id. */
+  /** Id of the device's node. */
   node: string;
-  /** The node's name. */
+  /** Name of the device's node. */
   node_name: string;
   /** What the plan would cost with it if it is not used, or without it if it is; `null` where nobody looked or there is none. */
   otherwise_ms?: number | null;
   /** How fast it is with each type of weights that makes up at least a hundredth of the model: what the plan counts with, before what steps have taught. */
   rates?: Array<PlanRateView>;
-  /** Why it got what it got. */
+  /** Why the device holds what it holds. */
   reason: string;
   /** The five scores, 0 to 1. */
   scores: ScoresView;
@@ -2197,13 +2226,13 @@ export type PlanDeviceView = {
 
 /** A link that a plan goes over, with the numbers that it counts with. */
 export type PlanLinkView = {
-  /** Bytes per second. */
+  /** Bytes per second over the link. */
   bytes_per_s: FigureView;
   /** The sending node's name. */
   from: string;
   /** Round trip, in milliseconds. */
   rtt_ms: FigureView;
-  /** The receiving node's. */
+  /** Name of the receiving node. */
   to: string;
 };
 
@@ -2221,7 +2250,7 @@ export type PlanQuery = {
   /** Nodes, or `NODE/DEVICE`, that must not. */
   exclude?: Array<string>;
   kv?: KvType | null;
-  /** Name or id. */
+  /** The model's name or id. */
   model: string;
   /** Split over at least so many devices. */
   nodes_min?: number | null;
@@ -2239,29 +2268,33 @@ export type PlanQuery = {
 
 /** A device's rates with one type of weights. */
 export type PlanRateView = {
+  /** How old the last of them is, in seconds. */
+  age_s?: number | null;
   /** How the weights are stored: `Q4_K`. */
   dtype: string;
   /** Operations per second for a prompt. */
   flops_per_s: number;
   /** Bytes of them that a token reads per second. */
   read_bytes_per_s: number;
+  /** Of so many measurements; `null` where it is not measured. */
+  samples?: number | null;
   /** Where the first of these comes from: `measured`, `measured long ago`, `stated`, `taken from devices alike`, `taken from Q8_0`, `derived` or `estimated`. */
   source: string;
 };
 
 /** One stage of a plan. */
 export type PlanStageView = {
-  /** Its device. */
+  /** Name of the stage's device. */
   device: string;
-  /** Keys and values. */
+  /** Bytes of keys and values. */
   kv_bytes: number;
-  /** Its layers. */
+  /** Layers of the stage. */
   layers: LayersView;
-  /** Its node. */
+  /** Name of the stage's node. */
   node_name: string;
   /** Weights, as the device holds them. */
   weight_bytes: number;
-  /** Everything else. */
+  /** Bytes of everything else, such as rows and buffers. */
   workspace_bytes: number;
 };
 
@@ -2271,7 +2304,7 @@ export type PlanView = {
   alone: Array<AloneView>;
   /** Tokens whose keys and values are held. */
   cache_tokens: number;
-  /** Longest sequence. */
+  /** Tokens of the longest sequence. */
   context_tokens: number;
   /** Every device, with its reason. */
   devices: Array<PlanDeviceView>;
@@ -2282,17 +2315,17 @@ export type PlanView = {
   links?: Array<PlanLinkView>;
   /** No plan costs less. */
   lower_bound_ms: number;
-  /** The model's name. */
+  /** Name of the model. */
   model: string;
   /** What the objective counts, in milliseconds: one request, or a token for every stream. */
   objective_ms: number;
-  /** How fast it is expected to be. */
+  /** How fast the placement is expected to be. */
   predicted: PredictionView;
   /** Sequences that may run at once. */
   slots: number;
-  /** First stage first. */
+  /** Stages of the plan, first stage first. */
   stages: Array<PlanStageView>;
-  /** The same in words. */
+  /** The verdict in words. */
   verdict?: string;
 };
 
@@ -2300,15 +2333,15 @@ export type PlanView = {
 export type PredictionView = {
   /** Bytes that nodes without the file fetch before the first answer. */
   fetch_bytes: number;
-  /** How long that takes at least, in milliseconds. */
+  /** Milliseconds that fetching takes at least. */
   fetch_ms: number;
-  /** Of a token's time, milliseconds between stages. */
+  /** Milliseconds of a token's time that pass between stages. */
   hop_ms: RangeView;
   /** Whether a link that it goes over is not measured yet: then that time is a guess. */
   is_fetch_estimated?: boolean;
   /** Tokens of the prompt: 512, or what goes into the context with an answer. */
   prompt_tokens?: number;
-  /** Streams of `total_tokens_per_s`. */
+  /** Number of streams that `total_tokens_per_s` counts. */
   streams: number;
   /** Tokens per second of one stream, in the middle of the answer. */
   tokens_per_s: RangeView;
@@ -2326,11 +2359,11 @@ export type PromptTokensDetails = {
   cached_tokens: number;
 };
 
-/** What was deleted. */
+/** What `prune` has deleted. */
 export type PrunedView = {
-  /** Their bytes on disk. */
+  /** Bytes that they took on disk. */
   bytes: number;
-  /** Partial files. */
+  /** Number of partial files deleted. */
   files: number;
 };
 
@@ -2355,55 +2388,55 @@ export type PullRequest = {
   update_of?: string | null;
 };
 
-/** Where a download is. */
+/** State of a download. */
 export type PullState = "queued" | "resolving" | "fetching" | "adding" | "done" | "paused" | "failed";
 
 /** One download. */
 export type PullView = {
   /** Bytes a second over the last seconds; `null` while nothing comes. */
   bytes_per_s?: number | null;
-  /** The commit. */
+  /** Commit of the repository that is fetched; `null` until it is known. */
   commit?: string | null;
-  /** What went wrong. */
+  /** What went wrong; `null` unless something did. */
   error?: string | null;
-  /** The file under way. */
+  /** Path of the file that is being fetched. */
   file?: string | null;
-  /** Files in all. */
+  /** Number of files in all. */
   files: number;
-  /** What would help. */
+  /** What the user can do about the error. */
   hint?: string | null;
-  /** Its name in paths. */
+  /** Id of the download, as paths of the API name it. */
   id: string;
   /** Whether every byte of the weights was compared with a digest of the hub, once that is known. */
   is_verified?: boolean | null;
   /** What of the repository was chosen, for example `Q4_K_M`; `null` until that is known. */
   label?: string | null;
-  /** The licence. */
+  /** Licence of the repository, where it is known. */
   licence?: string | null;
   /** The model's name, once it can be used. */
   model?: string | null;
-  /** The node that fetches. */
+  /** Id of the node that fetches. */
   node: string;
-  /** What that is called. */
+  /** Name of the node that fetches. */
   node_name: string;
   /** Where it is on the node's disk, once it can be used. */
   path?: string | null;
-  /** Ranges under way. */
+  /** Byte ranges being fetched at this moment. */
   ranges: number;
-  /** Why. */
+  /** Why that of the repository was chosen. */
   reason?: string | null;
-  /** What was asked for. */
+  /** The reference that was asked for. */
   reference: string;
   /** Models that were deleted from the node's disk to make room for it: others have them. */
   removed?: Array<RemovedModelView>;
   replaced?: ReplacedModelView | null;
-  /** Seconds left at that rate. */
+  /** Seconds left at that rate; `null` while nothing comes. */
   seconds_left?: number | null;
-  /** The host that it comes from. */
+  /** Host that the files come from. */
   source: string;
-  /** When it was asked for. */
+  /** When the download was asked for, in seconds since 1970. */
   started_unix_s: number;
-  /** Where it is. */
+  /** State of the download. */
   state: PullState;
   /** Terms of the licence that are worth knowing before. */
   terms?: string | null;
@@ -2417,17 +2450,17 @@ export type PullView = {
 
 /** A number with the range it is expected in. */
 export type RangeView = {
-  /** Expected. */
+  /** The value that is expected. */
   expected: number;
-  /** Most. */
+  /** The most that is expected. */
   high: number;
-  /** Least. */
+  /** The least that is expected. */
   low: number;
 };
 
 /** Text that is thought. */
 export type ReasoningText = {
-  /** The text. */
+  /** Text of this part. */
   text: string;
   /** Always `reasoning_text`. */
   type: string;
@@ -2435,7 +2468,7 @@ export type ReasoningText = {
 
 /** A request of a client of the node that answers that has ended. Never its text. */
 export type RecentRequestView = {
-  /** Of those, tokens that were kept from earlier ones. */
+  /** Prompt tokens whose keys and values were kept from earlier requests. */
   cached_tokens: number;
   /** How it ended: `stop`, `length`, `tool_calls`, `cancelled`, `client_left`, or the code of its error. */
   end: string;
@@ -2449,28 +2482,28 @@ export type RecentRequestView = {
   principal: string;
   /** Tokens of its prompt; 0 where it ended before it was read. */
   prompt_tokens: number;
-  /** How long it waited before its prompt was read. */
+  /** Milliseconds that the request waited before its prompt was read. */
   queue_ms?: number | null;
   /** Stages that its answer went through. */
   stages: number;
-  /** When it came, in milliseconds since 1970. */
+  /** When the request came, in milliseconds since 1970. */
   started_unix_ms: number;
   times?: StepTimesView | null;
   /** Tokens of its answer, over all choices. */
   tokens: number;
   /** Tokens per second after the first. */
   tokens_per_s?: number | null;
-  /** How long it took. */
+  /** Milliseconds that the request took. */
   total_ms: number;
-  /** How long its first token took. */
+  /** Milliseconds from the request's arrival to its first token. */
   ttft_ms?: number | null;
 };
 
 /** A model that was deleted from a node's disk to make room. */
 export type RemovedModelView = {
-  /** Bytes that this freed. */
+  /** Bytes that deleting it freed. */
   bytes: number;
-  /** Its name. */
+  /** The deleted model's name. */
   name: string;
   /** When it was last in use there, in seconds since 1970; 0 if never. */
   used_unix_s: number;
@@ -2484,7 +2517,7 @@ export type RenderedPrompt = {
 
 /** A model of which a newer commit has come. */
 export type ReplacedModelView = {
-  /** What it is called now. */
+  /** What the older commit is called now. */
   name: string;
   /** Whether it is deleted. If not, something uses it, and it goes when that ends. */
   removed: boolean;
@@ -2501,29 +2534,29 @@ export type ReplanRequest = {
 
 /** One stage of the best plan. */
 export type ReplanStageView = {
-  /** Its device. */
+  /** Name of the stage's device. */
   device: string;
-  /** Its layers. */
+  /** Layers of the stage. */
   layers: LayersView;
-  /** Its node's name. */
+  /** Name of the stage's node. */
   node_name: string;
 };
 
 /** Whether an instance should be elsewhere: what that gains, and what it costs. */
 export type ReplanView = {
-  /** What comes of it. */
+  /** What was decided. */
   decision: ReplanDecision;
   /** Of these, bytes that are fetched from another node. */
   fetch_bytes: number;
-  /** How long that takes at least, in milliseconds. */
+  /** Milliseconds that fetching takes at least. */
   fetch_ms: number;
-  /** The instance. */
+  /** Id of the instance. */
   instance: string;
   /** Bytes of weights that a move loads. */
   load_bytes: number;
   /** What its objective counts where it is, in milliseconds: one request, or a token for every stream. */
   now_ms: number;
-  /** Why. */
+  /** Why it was decided so. */
   reason: string;
   /** Where the best plan has its stages, first stage first. */
   stages: Array<ReplanStageView>;
@@ -2533,11 +2566,11 @@ export type ReplanView = {
 
 /** One file of a repository. */
 export type RepoFileView = {
-  /** Its path there. */
+  /** The file's path in the repository. */
   path: string;
-  /** Its SHA-256, where the hub has it. */
+  /** SHA-256 of the file, where the hub has it. */
   sha256?: string | null;
-  /** Its length. */
+  /** The file's length in bytes. */
   size: number;
 };
 
@@ -2545,15 +2578,15 @@ export type RepoFileView = {
 export type RepoView = {
   /** The commit that was looked at. */
   commit: string;
-  /** Whether it asks for consent. */
+  /** Whether the hub asks for consent first. */
   gated: boolean;
-  /** The licence. */
+  /** The licence of the repository. */
   licence: string;
   /** Its models, largest first. */
   models: Array<VariantView>;
-  /** `ORG/REPO`. */
+  /** The repository, `ORG/REPO`. */
   repo: string;
-  /** Its terms that are worth knowing before. */
+  /** Terms of the licence that are worth knowing before. */
   terms?: string | null;
 };
 
@@ -2562,27 +2595,27 @@ export type RequestPhase = "queued" | "prefill" | "decode" | "interrupted";
 
 /** A request of a client of the node that answers, one for each choice. Never its text. */
 export type RequestView = {
-  /** Milliseconds since it came. */
+  /** Milliseconds since the request came. */
   age_ms: number;
   /** The request's id, as in `x-request-id`. */
   id: string;
-  /** Which of its choices. */
+  /** Which choice of the request it is, from 0. */
   index: number;
   /** Milliseconds that it has been interrupted, where it is. */
   interrupted_ms?: number | null;
-  /** The model's name. */
+  /** Name of the model. */
   model: string;
-  /** What it does. */
+  /** What the request does now. */
   phase: RequestPhase;
   /** Who asked: "local", the name of an API key, or the beginning of its hash where it has none. */
   principal: string;
-  /** Tokens of its prompt. */
+  /** Tokens of the prompt. */
   prompt_tokens: number;
-  /** How often its answer went on after an interruption. */
+  /** How often the answer went on after an interruption. */
   resumed: number;
-  /** Tokens of its answer so far. */
+  /** Tokens of the answer so far. */
   tokens: number;
-  /** What it waits for, while it does; on one line. */
+  /** What the request waits for, while it does; on one line. */
   waits_for?: string | null;
 };
 
@@ -2590,46 +2623,46 @@ export type RequestView = {
 export type Response = {
   /** Always false. */
   background: boolean;
-  /** Seconds since 1970. */
+  /** When the answer was made, in seconds since 1970. */
   created_at: number;
   error?: ResponseError | null;
   exo?: ExoSummary | null;
   /** `resp_` and the request's id. */
   id: string;
   incomplete_details?: IncompleteDetails | null;
-  /** As requested. */
+  /** The instructions, as the request gave them. */
   instructions?: string | null;
-  /** As requested. */
+  /** The limit of tokens, as the request gave it. */
   max_output_tokens?: number | null;
-  /** As requested. */
+  /** The metadata, as the request gave it. */
   metadata: Record<string, unknown>;
-  /** As requested. */
+  /** The model's name, as the request gave it. */
   model: string;
   /** Always `response`. */
   object: string;
   /** Thought, text and calls, in their order. */
   output: Array<OutputItem>;
-  /** As requested. */
+  /** Whether calls may be parallel, as the request gave it. */
   parallel_tool_calls: boolean;
-  /** As requested. */
+  /** The id of the response before, as the request gave it. */
   previous_response_id?: string | null;
-  /** As requested. */
+  /** The settings of thinking, as the request gave them. */
   reasoning: Record<string, unknown>;
-  /** How far it is. */
+  /** State of the answer. */
   status: ResponseStatus;
   /** Whether it is kept. */
   store: boolean;
-  /** As requested, or the default. */
+  /** The temperature, as the request gave it, or the default. */
   temperature: number;
-  /** As requested. */
+  /** The format of the text, as the request gave it. */
   text: Record<string, unknown>;
   /** As requested. */
   tool_choice: string | Record<string, unknown>;
-  /** As requested. */
+  /** The tools, as the request gave them. */
   tools: Array<Record<string, unknown>>;
-  /** As requested. */
+  /** The number of alternatives, as the request gave it. */
   top_logprobs: number;
-  /** As requested, or the default. */
+  /** The bound on probability mass, as the request gave it, or the default. */
   top_p: number;
   /** Always `disabled`. */
   truncation: string;
@@ -2640,7 +2673,7 @@ export type Response = {
 export type ResponseDeleted = {
   /** Always true. */
   deleted: boolean;
-  /** Its id. */
+  /** Id of the deleted response. */
   id: string;
   /** Always `response`. */
   object: string;
@@ -2648,15 +2681,15 @@ export type ResponseDeleted = {
 
 /** Why an answer failed. */
 export type ResponseError = {
-  /** Stable, for programs. */
+  /** Code of the error; stable, for programs. */
   code: string;
-  /** What happened. */
+  /** What happened, to be displayed. */
   message: string;
 };
 
-/** One event. */
+/** One event of a streamed response. */
 export type ResponseEvent = (EventBody) & ({
-  /** From 0, one more each time. */
+  /** Number of the event, from 0, one more each time. */
   sequence_number: number;
 });
 
@@ -2674,20 +2707,20 @@ export type ResponseOutputTokensDetails = {
   reasoning_tokens: number;
 };
 
-/** How far an answer, or an item of it, is. */
+/** State of an answer, or of an item of it. */
 export type ResponseStatus = "in_progress" | "completed" | "incomplete" | "failed";
 
 /** Tokens a request took. */
 export type ResponseUsage = {
   /** Tokens of the prompt. */
   input_tokens: number;
-  /** About them. */
+  /** How many input tokens were found in the cache. */
   input_tokens_details: ResponseInputTokensDetails;
-  /** Tokens generated. */
+  /** Tokens generated for the answer. */
   output_tokens: number;
-  /** About them. */
+  /** How many output tokens were thoughts. */
   output_tokens_details: ResponseOutputTokensDetails;
-  /** Their sum. */
+  /** Sum of input and output tokens. */
   total_tokens: number;
 };
 
@@ -2770,7 +2803,7 @@ export type Resumed = {
 
 /** What a member is to be. */
 export type RoleRequest = {
-  /** What it may do from now on. */
+  /** What the member may do from now on. */
   role: MemberRole;
 };
 
@@ -2810,33 +2843,33 @@ export type ScoresView = {
   memory: number;
   /** Round trips to the others: 15. */
   network: number;
-  /** What its temperature allows: 10. */
+  /** Points for what its temperature allows: 10 of 100. */
   thermal: number;
-  /** All of them. */
+  /** Sum of all these points, 100 at most. */
   total: number;
 };
 
 /** One entry of Prometheus' HTTP service discovery. */
 export type ScrapeTargets = {
-  /** What Prometheus is told of it. */
+  /** Labels that Prometheus attaches to its series. */
   labels: Record<string, string>;
-  /** `host:port`. */
+  /** Addresses of one node, `host:port`. */
   targets: Array<string>;
 };
 
 /** Sensor readings; `null` where nothing tells. */
 export type SensorsView = {
-  /** Of the compute units, in MHz. */
+  /** Clock of the compute units, in MHz. */
   clock_mhz?: number | null;
-  /** Watts drawn. */
+  /** Power drawn, in watts. */
   power_w?: number | null;
-  /** Degrees Celsius. */
+  /** Temperature in degrees Celsius. */
   temperature_c?: number | null;
   /** Part of the time it was busy, 0 to 1. */
   utilisation?: number | null;
 };
 
-/** One series. */
+/** Points of one series. */
 export type SeriesPoints = {
   /** What was measured, with its unit: `temperature_c`. */
   name: string;
@@ -2852,7 +2885,7 @@ export type SeriesView = {
   series: Array<SeriesPoints>;
   /** Seconds between one point and the next. */
   step_s: number;
-  /** What they are of: `NODE/DEVICE`, an instance, a node. */
+  /** What the series are of: `NODE/DEVICE`, an instance, a node. */
   subject: string;
 };
 
@@ -2861,7 +2894,7 @@ export type SessionAccess = "owner" | "viewer" | "chat";
 
 /** Asks for a session: with a code, or with the local secret. */
 export type SessionRequest = {
-  /** What `exo open` gave out. */
+  /** The code that `exo open` gave out. */
   code?: string | null;
   /** What the file `api-secret` of the data folder holds. */
   secret?: string | null;
@@ -2873,7 +2906,7 @@ export type SessionView = {
   access: SessionAccess;
   /** A session ends when nothing was asked in it for so long; `null` for keys, which do not end. */
   idle_max_s?: number | null;
-  /** What it is called. */
+  /** Name of the node that answers. */
   name: string;
   /** Programs that ask this listener need an API key, from this machine too. */
   needs_key: boolean;
@@ -2883,7 +2916,7 @@ export type SessionView = {
   plain_http: boolean;
   /** What every request of the page sends as its bearer token, in the answer that begins the session and in no other. */
   token?: string | null;
-  /** Its version. */
+  /** Version of exo on that node. */
   version: string;
 };
 
@@ -2900,11 +2933,11 @@ export type SilenceRequest = {
 
 /** A node that did not answer. */
 export type SilentNodeView = {
-  /** Its name. */
+  /** Name of the node that did not answer. */
   name: string;
-  /** Node id. */
+  /** Id of the node that did not answer. */
   node: string;
-  /** Why. */
+  /** Why its lines are missing. */
   reason: string;
 };
 
@@ -2912,17 +2945,17 @@ export type SilentNodeView = {
 export type SnapshotEvent = {
   /** When, in milliseconds since 1970 by the clock of the node that answers. */
   at_unix_ms: number;
-  /** The cluster. */
+  /** The whole cluster, as of now. */
   cluster: ClusterView;
 };
 
 /** What a stage computed for each token behind the first of an answer, beside what the model of cost expects of the same, as its device is measured and corrected now. */
 export type StageMeasuredView = {
-  /** As it was expected. */
+  /** Milliseconds for a token as predicted. */
   predicted_token_ms: number;
-  /** As it came, in milliseconds; the mean of these tokens. */
+  /** Milliseconds for a token as measured: the mean of these tokens. */
   token_ms: number;
-  /** How many tokens. */
+  /** Number of tokens that were measured. */
   tokens: number;
 };
 
@@ -2943,9 +2976,9 @@ export type StageProgressView = {
   bytes_per_s?: number | null;
   /** Bytes in place. What was on the disk before counts. */
   done_bytes: number;
-  /** What it does. */
+  /** What the stage does. */
   phase: StagePhase;
-  /** How long the rest takes at that rate; absent while nothing comes. */
+  /** Seconds that the rest takes at that rate; absent while nothing comes. */
   seconds_left?: number | null;
   /** Bytes that it needs. */
   total_bytes: number;
@@ -2957,13 +2990,13 @@ export type StageTelemetryView = {
   busy_s: number;
   /** The device that holds it. */
   device: string;
-  /** The instance. */
+  /** Id of the instance. */
   instance: string;
-  /** Layers held. */
+  /** Layers that the stage holds. */
   layers: LayersView;
-  /** The model's name. */
+  /** Name of the model. */
   model: string;
-  /** Which stage, from 0. */
+  /** Number of the stage, from 0. */
   stage: number;
   /** Bytes of weights in place. */
   weight_bytes: number;
@@ -2971,19 +3004,19 @@ export type StageTelemetryView = {
 
 /** What one stage computed of a request. */
 export type StageTimeView = {
-  /** Behind it. */
+  /** Milliseconds of computing after the first token. */
   answer_ms: number;
-  /** Its device there. */
+  /** Device of the stage on that node. */
   device?: string | null;
-  /** Id of its node, where the reader may see the cluster. */
+  /** Id of the stage's node, where the reader may see the cluster. */
   node?: string | null;
-  /** Until the first token. */
+  /** Milliseconds of computing until the first token. */
   prompt_ms: number;
 };
 
 /** One stage of an instance. */
 export type StageView = {
-  /** Which of its devices. */
+  /** The stage's device on that node. */
   device: string;
   /** Whether it holds the embedding. */
   embedding: boolean;
@@ -2993,20 +3026,20 @@ export type StageView = {
   head: boolean;
   /** Bytes of its key-value cache. */
   kv_bytes: number;
-  /** Layers held. */
+  /** Layers that the stage holds. */
   layers: LayersView;
   measured?: StageMeasuredView | null;
-  /** Node id. */
+  /** Id of the stage's node. */
   node: string;
-  /** The node's name. */
+  /** Name of the stage's node. */
   node_name: string;
   predicted?: StagePredictionView | null;
   progress?: StageProgressView | null;
   /** Share of a token's time spent here, 0 to 1, measured. */
   time_share?: number | null;
-  /** Bytes of tensors it is to hold. */
+  /** Bytes of tensors that the stage is to hold. */
   weight_bytes: number;
-  /** Of those, bytes in place. */
+  /** Bytes of these tensors that are in place. */
   weight_bytes_held: number;
   /** Of those, bytes that are read from the model's file for now: the stage answers, slower than it will when they are packed in memory. 0 once it has settled. */
   weight_bytes_waiting?: number;
@@ -3014,9 +3047,9 @@ export type StageView = {
 
 /** Where the time of a request's steps went, as its scheduler has counted it. Of several choices, and of steps on their way at once, each counts; of an answer that was interrupted, its last part. */
 export type StepTimesView = {
-  /** The same behind it. */
+  /** Milliseconds on links and waiting for other steps, after the first token. */
   between_answer_ms: number;
-  /** Links, and waiting for other steps, until the first token. */
+  /** Milliseconds on links and waiting for other steps, until the first token. */
   between_prompt_ms: number;
   /** What each stage computed, in order. */
   stages: Array<StageTimeView>;
@@ -3033,7 +3066,7 @@ export type StreamOptions = {
 
 /** What is new of a call. */
 export type StreamedCall = {
-  /** What is new. */
+  /** What is new of the call. */
   function: StreamedFunction;
   /** In the call's first delta. */
   id?: string | null;
@@ -3045,7 +3078,7 @@ export type StreamedCall = {
 
 /** What is new of a call's name and arguments. */
 export type StreamedFunction = {
-  /** JSON to append. */
+  /** JSON text to append to the arguments. */
   arguments: string;
   /** The tool, in the call's first delta. */
   name?: string | null;
@@ -3061,9 +3094,9 @@ export type TelemetryView = {
 
 /** A part of a time that came otherwise than expected. */
 export type TermOffView = {
-  /** What it took, in milliseconds. */
+  /** Milliseconds that the part took. */
   measured_ms: number;
-  /** What was expected of it. */
+  /** Milliseconds that were predicted for it. */
   predicted_ms: number;
   /** The stage that computes it, first stage 0; `null` for what is left behind all stages: links, and waiting. Chunks of a prompt that overlap over stages take away from that. */
   stage?: number | null;
@@ -3087,16 +3120,16 @@ export type TokenCount = {
   input_tokens: number;
 };
 
-/** Tokens. */
+/** The tokens of a text. */
 export type TokenList = Array<number> | Array<TokenWithPiece>;
 
 /** The probability of one token. */
 export type TokenLogprob = {
-  /** Its bytes. */
+  /** Bytes of the token. */
   bytes: Array<number>;
   /** Natural logarithm; -9999 for nearly impossible. */
   logprob: number;
-  /** Its text. */
+  /** Text of the token. */
   token: string;
   /** The likeliest tokens at its place. */
   top_logprobs: Array<TopLogprob>;
@@ -3107,9 +3140,9 @@ export type TokenText = string | Array<number>;
 
 /** A token with its text. */
 export type TokenWithPiece = {
-  /** Its id. */
+  /** Id of the token. */
   id: number;
-  /** Its text. */
+  /** Text of the token. */
   piece: TokenText;
 };
 
@@ -3159,7 +3192,7 @@ export type Tokenized = {
 
 /** A call in a message that comes back. */
 export type ToolCall = {
-  /** What was called. */
+  /** Name and arguments of the call. */
   function: CalledFunction;
   /** As the answer named it. */
   id: string;
@@ -3169,22 +3202,22 @@ export type ToolCall = {
 
 /** The probability of a token that could have been chosen. */
 export type TopLogprob = {
-  /** Its bytes. */
+  /** Bytes of the token. */
   bytes: Array<number>;
   /** Natural logarithm; -9999 for nearly impossible. */
   logprob: number;
-  /** Its text. */
+  /** Text of the token. */
   token: string;
 };
 
-/** See [`TypeRates`]. */
+/** Measured rates of a device for one type of weights; see [`TypeRates`]. */
 export type TypeRatesView = {
   /** How the weights are stored: `Q4_K`. */
   dtype: string;
   /** Operations per second for a prompt. */
   flops_per_s: number;
-  /** Whether that was measured longer than a day ago. */
-  is_stale: boolean;
+  /** How often and how long ago that was measured. */
+  measured: MeasuredView;
   /** Bytes of them, as files store them, that a token reads per second. */
   read_bytes_per_s: number;
 };
@@ -3221,11 +3254,11 @@ export type UpdateView = {
   error?: string | null;
   /** Bytes of it that are to be fetched. */
   fetch_bytes: number;
-  /** Files that differ. */
+  /** Files that differ between the two commits. */
   files: Array<FileChangeView>;
-  /** What would help. */
+  /** What the user can do about the error. */
   hint?: string | null;
-  /** Its id, for `update_of`. */
+  /** Id of the model, for `update_of`. */
   id: string;
   /** Instances that run the one that is here, and stay on it. */
   instances: Array<string>;
@@ -3233,17 +3266,17 @@ export type UpdateView = {
   layers_only: boolean;
   /** The licence of the newer one, if it is another. */
   licence?: string | null;
-  /** The model's name. */
+  /** Name of the model. */
   model: string;
   /** The commit that the reference means now, once the hub has said. */
   newest?: string | null;
-  /** What was asked for when it was fetched. */
+  /** The reference that was asked for when the model was fetched. */
   reference: string;
   /** Models that would be deleted from this node's disk to make room; others have them. */
   removes: Array<string>;
   /** Whether there is something newer. */
   state: UpdateState;
-  /** Its terms that are worth knowing before. */
+  /** Terms of the licence that are worth knowing before. */
   terms?: string | null;
   /** Bytes of the newer one. */
   total_bytes: number;
@@ -3257,17 +3290,17 @@ export type UsageBody = {
   completion_tokens_details: CompletionTokensDetails;
   /** Tokens of the prompt. */
   prompt_tokens: number;
-  /** About the prompt. */
+  /** Tokens of the prompt that were found in the cache. */
   prompt_tokens_details: PromptTokensDetails;
-  /** Their sum. */
+  /** Sum of the tokens of prompt and answers. */
   total_tokens: number;
 };
 
 /** One model of a repository. */
 export type VariantView = {
-  /** Bytes of its files. */
+  /** Bytes of the model's files. */
   bytes: number;
-  /** The files. */
+  /** Files of the model. */
   files: Array<RepoFileView>;
   /** The quantisation, or `safetensors`. */
   label: string;
