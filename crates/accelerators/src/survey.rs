@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use exo_backend::{Device, OpKind, Support};
 use exo_device::{Calibration, CardSensors, GraphicsCard, Identity, Quarantine, Registry, Trial};
-use exo_types::{DType, DeviceId, LayerRates, Measured, Monitor, TypeRates};
+use exo_types::{DType, DeviceId, LayerRates, Monitor, Provenance, TypeRates};
 use serde::{Deserialize, Serialize};
 
 use crate::accelerator::OpenAccelerator;
@@ -90,7 +90,7 @@ pub struct AcceleratorFacts {
     pub layer_rates: Option<LayerRates>,
     /// How often and how long ago these three were measured; `None` where they were not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rates_measured: Option<Measured>,
+    pub rates_measured: Option<Provenance>,
     /// The same two with other types of weights than Q8_0.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rates_by_type: Vec<TypeRates>,

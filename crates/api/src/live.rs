@@ -791,7 +791,7 @@ mod tests {
 
     #[test]
     fn rates_that_only_grow_older_are_told_once_a_minute_and_beyond_an_hour_once_an_hour() {
-        let aged = |age_s| crate::MeasuredView::from(exo_types::Measured { count: 9, age_s });
+        let aged = |age_s| crate::ProvenanceView::from(exo_types::Provenance { count: 9, age_s });
         let told = |before, now| {
             let mut shown = view();
             shown.nodes[0].devices[0].rates_measured = Some(aged(before));

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use exo_types::{
     Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, LayerRates,
-    Measured, MemoryDomain, Monitor, ParseKvDTypeError, SupportClass, TypeRates,
+    MemoryDomain, Monitor, ParseKvDTypeError, Provenance, SupportClass, TypeRates,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -292,7 +292,7 @@ pub struct DeviceView {
     /// How often and how long ago all but the rates by type were measured; `null` where they were not, or
     /// whoever embeds the node has said them.
     #[serde(default)]
-    pub rates_measured: Option<MeasuredView>,
+    pub rates_measured: Option<ProvenanceView>,
     /// What its own steps have taught since of all of them.
     #[serde(default)]
     pub corrections: CorrectionsView,
@@ -343,28 +343,28 @@ pub struct TypeRatesView {
     /// Operations per second for a prompt.
     pub flops_per_s: f64,
     /// How often and how long ago that was measured.
-    pub measured: MeasuredView,
+    pub measured: ProvenanceView,
 }
 
-/// See [`Measured`]. A plan counts what is older than a day with a wider range.
+/// See [`Provenance`]. A plan counts what is older than a day with a wider range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct MeasuredView {
+pub struct ProvenanceView {
     /// Number of measurements.
     pub samples: u32,
     /// How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours.
     pub age_s: u32,
 }
 
-impl From<Measured> for MeasuredView {
+impl From<Provenance> for ProvenanceView {
     /// A node would differ each second otherwise, and whoever follows the cluster would be told.
-    fn from(Measured { count, age_s }: Measured) -> Self {
+    fn from(Provenance { count, age_s }: Provenance) -> Self {
         let step_s = if age_s <= 3600 { 60 } else { 3600 };
         Self { samples: count, age_s: age_s.div_ceil(step_s).saturating_mul(step_s) }
     }
 }
 
-impl From<MeasuredView> for Measured {
-    fn from(MeasuredView { samples, age_s }: MeasuredView) -> Self {
+impl From<ProvenanceView> for Provenance {
+    fn from(ProvenanceView { samples, age_s }: ProvenanceView) -> Self {
         Self { count: samples, age_s }
     }
 }

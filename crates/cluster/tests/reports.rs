@@ -4,8 +4,8 @@
 
 use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport, PullReport};
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, Measured,
-    NodeFacts, NodeId, SupportClass, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, NodeFacts,
+    NodeId, Provenance, SupportClass, TypeRates,
 };
 
 /// What its corrections are in a report that came.
@@ -94,16 +94,16 @@ fn rates_are_numbers_above_zero() {
 
 #[test]
 fn what_was_measured_was_so_once_at_least_and_within_ten_years() {
-    let bounds = |measured: Measured| {
+    let bounds = |measured: Provenance| {
         let general = told(|device| device.rates_measured = Some(measured)).map(|_| ());
         let typed = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
         [general, told(|device| device.rates_by_type = vec![typed]).map(|_| ())]
     };
-    for (count, age_s) in [(1, 0), (u32::MAX, Measured::AGE_S_MAX)] {
-        assert_eq!(bounds(Measured { count, age_s }), [Ok(()), Ok(())]);
+    for (count, age_s) in [(1, 0), (u32::MAX, Provenance::AGE_S_MAX)] {
+        assert_eq!(bounds(Provenance { count, age_s }), [Ok(()), Ok(())]);
     }
-    for (count, age_s) in [(0, 60), (9, Measured::AGE_S_MAX + 1), (9, u32::MAX)] {
-        for refused in bounds(Measured { count, age_s }) {
+    for (count, age_s) in [(0, 60), (9, Provenance::AGE_S_MAX + 1), (9, u32::MAX)] {
+        for refused in bounds(Provenance { count, age_s }) {
             let refused = refused.unwrap_err();
             assert!(refused.contains("was measured not once, or more than ten years ago"), "{refused}");
         }
@@ -112,7 +112,7 @@ fn what_was_measured_was_so_once_at_least_and_within_ten_years() {
 
 #[test]
 fn how_often_and_how_long_ago_a_device_was_measured_comes_as_it_was_told() {
-    let measured = Measured { count: 12, age_s: 7300 };
+    let measured = Provenance { count: 12, age_s: 7300 };
     let typed = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
     let told = device_told(|device| {
         device.rates_measured = Some(measured);
@@ -171,7 +171,7 @@ fn rates_of_types_are_numbers_above_zero_and_each_type_has_one() {
         dtype,
         read_bytes_per_s,
         flops_per_s,
-        measured: Measured { count: 9, age_s: 60 },
+        measured: Provenance { count: 9, age_s: 60 },
     };
     let of = |rates: Vec<TypeRates>| told(|device| device.rates_by_type = rates).map(|_| ());
     assert_eq!(of(vec![rates(DType::Q4_K, 1e10, 1e11), rates(DType::F16, 2e10, 1e11)]), Ok(()));

@@ -17,7 +17,7 @@ use exo_backend::{
     AllocError, Alone, CancelToken, Device, Element, Op, Program, Recording, Rows, RunError, RunShape,
     Stream, Weight, WeightError,
 };
-use exo_types::{DType, DeviceKind, LayerRates, Measured, TensorView};
+use exo_types::{DType, DeviceKind, LayerRates, Provenance, TensorView};
 use serde::{Deserialize, Serialize};
 
 use self::evict::Evictor;
@@ -101,15 +101,15 @@ impl MeasuredAt {
 
     /// As the cluster is told of it. What is dated in the future was measured before the clock was set back,
     /// nobody knows how long: it is as old as can be.
-    pub fn told(self, now_unix_s: u64) -> Measured {
+    pub fn told(self, now_unix_s: u64) -> Provenance {
         let age_s = now_unix_s.checked_sub(self.unix_s).unwrap_or(u64::MAX);
-        Measured { count: self.passes.max(1), age_s: 0 }.later(age_s)
+        Provenance { count: self.passes.max(1), age_s: 0 }.later(age_s)
     }
 }
 
 impl Calibration {
     /// How often, and how long before now.
-    pub fn told(&self) -> Option<Measured> {
+    pub fn told(&self) -> Option<Provenance> {
         self.measured.map(|at| at.told(exo_stdx::unix_s()))
     }
 }

@@ -67,7 +67,7 @@ fn keep_layer(last: LayerRates, rates: &mut LayerRates) {
 #[cfg(test)]
 mod tests {
     use exo_cluster::wire::Bandwidth;
-    use exo_types::{Corrections, DType, DeviceId, DeviceKind, Measured, NodeId, SupportClass, TypeRates};
+    use exo_types::{Corrections, DType, DeviceId, DeviceKind, NodeId, Provenance, SupportClass, TypeRates};
 
     use super::*;
 
@@ -169,7 +169,7 @@ mod tests {
                 dtype,
                 read_bytes_per_s,
                 flops_per_s,
-                measured: Measured { count: 9, age_s: 60 },
+                measured: Provenance { count: 9, age_s: 60 },
             };
             device.rates_by_type = rates.iter().map(typed).collect();
             [device]

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, LayerRates, Measured, TypeRates};
+use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, LayerRates, Provenance, TypeRates};
 
 /// A measurement older than this is stale: drivers, clocks and neighbours change in days.
 const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
@@ -87,10 +87,10 @@ impl Figure {
     }
 
     /// As a node tells it; just now where it does not say when.
-    fn told(value: f64, measured: Option<Measured>) -> Self {
+    fn told(value: f64, measured: Option<Provenance>) -> Self {
         measured.map_or_else(
             || Self::measured(value),
-            |Measured { count, age_s }| Self::measured_at(value, Duration::from_secs(age_s.into()), count),
+            |Provenance { count, age_s }| Self::measured_at(value, Duration::from_secs(age_s.into()), count),
         )
     }
 

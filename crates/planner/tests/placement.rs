@@ -10,7 +10,7 @@ use exo_planner::{
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, LayerRange, LayerRates, LayerShape,
-    Measured, MemoryDomain, ModelShape, NodeId, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
+    MemoryDomain, ModelShape, NodeId, Provenance, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
 };
 use proptest::prelude::*;
 
@@ -899,7 +899,7 @@ fn a_model_is_predicted_by_the_rates_of_its_own_types() {
         dtype: DType::Q4_K,
         read_bytes_per_s: 5e9,
         flops_per_s: 2e11,
-        measured: Measured { count: 9, age_s },
+        measured: Provenance { count: 9, age_s },
     };
     let predicted = |dtype, typed: &[TypeRates]| of_type(dtype, typed).predicted;
     let q8_0 = predicted(DType::Q8_0, &[q4_k(DAY_S)]);
@@ -921,7 +921,7 @@ fn a_model_is_predicted_by_the_rates_of_its_own_types() {
 #[test]
 fn what_was_measured_long_ago_or_once_widens_the_range_and_a_rate_without_a_date_does_not() {
     let width = |measured: Option<(u32, u32)>| {
-        let rates_measured = measured.map(|(count, age_s)| Measured { count, age_s });
+        let rates_measured = measured.map(|(count, age_s)| Provenance { count, age_s });
         let facts = DeviceFacts { rates_measured, ..device("a", 5.0, Some(10.0)).device };
         let device = PlanDevice::reported(NodeId([1; 32]), "a".to_owned(), facts, None);
         let plan = plan(&PlanRequest::new(model(4), 1024, vec![device])).expect("it fits");
@@ -935,7 +935,7 @@ fn what_was_measured_long_ago_or_once_widens_the_range_and_a_rate_without_a_date
 
 #[test]
 fn two_equal_devices_stay_equal_when_one_of_them_has_measured_a_type() {
-    let measured = Measured { count: 9, age_s: 60 };
+    let measured = Provenance { count: 9, age_s: 60 };
     let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 2e11, measured };
     let of = |name: &str, typed: Vec<TypeRates>| {
         let facts = DeviceFacts { rates_by_type: typed, ..device(name, 5.0, Some(10.0)).device };

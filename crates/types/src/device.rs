@@ -79,7 +79,7 @@ pub struct DeviceFacts {
     pub layer_rates: Option<LayerRates>,
     /// How often and how long ago all but the rates by type were measured; `None` where they were not, or
     /// whoever embeds the node has said them.
-    pub rates_measured: Option<Measured>,
+    pub rates_measured: Option<Provenance>,
     /// What its own steps have taught since of all of them.
     pub corrections: Corrections,
     /// Types of weights that it has no kernels for, as its backend says: no layer with one goes there.
@@ -117,14 +117,14 @@ impl MemoryDomain {
 
 /// How often something was measured, and how long ago for the last time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Measured {
+pub struct Provenance {
     /// Measurements that the number comes from.
     pub count: u32,
     /// How old the last of them is, in seconds.
     pub age_s: u32,
 }
 
-impl Measured {
+impl Provenance {
     /// Nothing is told to be older: ten years.
     pub const AGE_S_MAX: u32 = 10 * 365 * 24 * 3600;
 
@@ -151,7 +151,7 @@ pub struct TypeRates {
     /// Measured: multiply-adds times two of a prefill chunk with such weights, per second.
     pub flops_per_s: f64,
     /// How often, and how long ago.
-    pub measured: Measured,
+    pub measured: Provenance,
 }
 
 /// What a layer takes of a device beside what [`DeviceFacts::read_bytes_per_s`] and

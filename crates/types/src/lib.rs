@@ -30,8 +30,8 @@ mod time;
 mod transport;
 
 pub use device::{
-    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, LayerRates, Measured,
-    MemoryDomain, Monitor, NodeFacts, SupportClass, TypeRates,
+    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, LayerRates, MemoryDomain,
+    Monitor, NodeFacts, Provenance, SupportClass, TypeRates,
 };
 pub use disk::DiskRoom;
 pub use dtype::DType;

@@ -603,7 +603,7 @@ export type DeviceView = {
   name: string;
   /** The same two with other types of weights than Q8_0, as far as they were measured. */
   rates_by_type?: Array<TypeRatesView>;
-  rates_measured?: MeasuredView | null;
+  rates_measured?: ProvenanceView | null;
   /** Measured: bytes of Q8_0 weights that a token reads per second. */
   read_bytes_per_s?: number | null;
   /** What the device's sensors show. */
@@ -1365,7 +1365,7 @@ export type MeasuredTimeView = {
 };
 
 /** See [`Measured`]. A plan counts what is older than a day with a wider range. */
-export type MeasuredView = {
+export type ProvenanceView = {
   /** How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours. */
   age_s: number;
   /** Number of measurements. */
@@ -3217,7 +3217,7 @@ export type TypeRatesView = {
   /** Operations per second for a prompt. */
   flops_per_s: number;
   /** How often and how long ago that was measured. */
-  measured: MeasuredView;
+  measured: ProvenanceView;
   /** Bytes of them, as files store them, that a token reads per second. */
   read_bytes_per_s: number;
 };

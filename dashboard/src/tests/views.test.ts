@@ -212,6 +212,7 @@ test("what another machine fetches for a placed model is among the downloads", (
 });
 
 test("what another machine fetches from a hub is among the downloads", () => {
+  Object.assign(measured, { view: null });
   expect(draw(Downloads, "home").textContent).not.toContain("Of other machines");
   Object.assign(measured, { view: telemetry.telemetry(fixtures.home()) });
   const text = draw(Downloads, "home").textContent!;

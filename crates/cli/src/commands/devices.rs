@@ -14,7 +14,7 @@ use exo_accelerators::{
 use exo_backend::OpKind;
 use exo_device::{Registry, RegistryError, Released};
 use exo_node::{Host, NodeConfig, SystemHost, asking_drivers, processor_options};
-use exo_types::{Measured, TypeRates};
+use exo_types::{Provenance, TypeRates};
 
 use crate::args::Devices;
 use crate::config::Config;
@@ -233,7 +233,7 @@ fn ability_line(row: &Row) -> Option<String> {
 /// How often and how long ago the rates of the table were measured, which are of Q8_0, and what it does with
 /// other types of weights.
 fn type_lines(row: &Row) -> Vec<String> {
-    let times = |Measured { count, age_s }| ui::measured(count, age_s.into());
+    let times = |Provenance { count, age_s }| ui::measured(count, age_s.into());
     let general =
         row.told.rates_measured.map(|measured| format!("{}: measured in {}", row.name, times(measured)));
     let line = |rates: &TypeRates| {
@@ -281,12 +281,12 @@ mod tests {
     fn rates_say_how_often_and_how_long_ago_they_were_measured() {
         let mut row = Row::bare("Card".to_owned(), SupportClass::Experimental, String::new());
         assert!(type_lines(&row).is_empty(), "not measured");
-        row.told.rates_measured = Some(Measured { count: 12, age_s: 7300 });
+        row.told.rates_measured = Some(Provenance { count: 12, age_s: 7300 });
         row.told.rates_by_type = vec![TypeRates {
             dtype: exo_types::DType::Q4_K,
             read_bytes_per_s: 9.1e9,
             flops_per_s: 8e10,
-            measured: Measured { count: 1, age_s: 90 },
+            measured: Provenance { count: 1, age_s: 90 },
         }];
         let expected = [
             "Card: measured in 12 passes, 2 h ago",

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exo_api::{
     ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MeasuredAnswerView,
-    MeasuredTimeView, MeasuredView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView,
+    MeasuredTimeView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView, ProvenanceView,
     RequestPhase, RequestView, SensorsView, StagePhase, StageProgressView, StageView, TermOffView,
 };
 use exo_types::{DeviceState, Monitor};
@@ -190,7 +190,7 @@ fn remarks(device: &DeviceView) -> Vec<String> {
     let sensors =
         ui::sensors(Monitor { temperature_c, power_w, clock_mhz, utilisation, ..Monitor::default() });
     let learned = exo_types::Corrections::from(device.corrections).text();
-    let times = |MeasuredView { samples, age_s }| ui::measured(samples, age_s.into());
+    let times = |ProvenanceView { samples, age_s }| ui::measured(samples, age_s.into());
     let general = device.rates_measured.map(|measured| format!("measured in {}", times(measured)));
     let rates = device.rates_by_type.iter().map(|rates| {
         let text = ui::type_rates(rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
@@ -532,7 +532,7 @@ mod tests {
 
     #[test]
     fn rates_say_how_often_and_how_long_ago_they_were_measured() {
-        let measured = |samples, age_s| MeasuredView { samples, age_s };
+        let measured = |samples, age_s| ProvenanceView { samples, age_s };
         let device: DeviceView = serde_json::from_value(serde_json::json!({
             "id": "cpu", "kind": "cpu", "name": "a processor", "backend": "cpu/avx2", "memory_total_bytes": 1, "memory_free_bytes": 1,
             "compute_units": 2, "read_bytes_per_s": 1e10, "flops_per_s": 1e11, "rates_measured": measured(12, 7200),

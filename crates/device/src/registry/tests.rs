@@ -1,6 +1,6 @@
 use std::fs;
 
-use exo_types::Measured;
+use exo_types::Provenance;
 
 use super::*;
 
@@ -109,12 +109,12 @@ fn rates_keep_their_date_until_they_are_measured_again() {
 #[test]
 fn a_date_becomes_an_age_and_one_in_the_future_is_as_old_as_can_be() {
     let told = |unix_s, passes| {
-        let Measured { count, age_s } = MeasuredAt { unix_s, passes }.told(1_000);
+        let Provenance { count, age_s } = MeasuredAt { unix_s, passes }.told(1_000);
         (count, age_s)
     };
     assert_eq!(told(1_000, 12), (12, 0));
     assert_eq!(told(400, 1), (1, 600));
-    assert_eq!(told(1_001, 12), (12, Measured::AGE_S_MAX), "the clock was set back");
+    assert_eq!(told(1_001, 12), (12, Provenance::AGE_S_MAX), "the clock was set back");
     assert_eq!(told(400, 0), (1, 600), "a number that is there was measured once at least");
 }
 

@@ -1,5 +1,5 @@
 use exo_types::{
-    DeviceKind, Epoch, LayerShape, Measured, PlacementId, Principal, RequestId, SequenceId, StepSequence,
+    DeviceKind, Epoch, LayerShape, PlacementId, Principal, Provenance, RequestId, SequenceId, StepSequence,
     SupportClass, TypeBytes,
 };
 
@@ -211,7 +211,7 @@ fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
     assert_eq!(of(&facts(1e10), Phase::Prefill, 1).rated_ns, 0, "it waits for weights");
 
     // A type with rates of its own is expected by them.
-    let measured = Measured { count: 9, age_s: 60 };
+    let measured = Provenance { count: 9, age_s: 60 };
     let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 5e10, measured };
     let typed = DeviceFacts { rates_by_type: vec![q4_k], ..facts(1e10) };
     let layer = TypeBytes(vec![(DType::Q4_K, 10_000_000)]);

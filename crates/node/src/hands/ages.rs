@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{DType, DeviceFacts, DeviceId, LayerRates, Measured, Time, TypeRates};
+use exo_types::{DType, DeviceFacts, DeviceId, LayerRates, Provenance, Time, TypeRates};
 
 /// See the module.
 #[derive(Default)]
 pub struct Ages {
-    general: BTreeMap<DeviceId, Seen<General>>,
-    typed: BTreeMap<(DeviceId, DType), Seen<TypeRates>>,
+    general: BTreeMap<DeviceId, WithTime<General>>,
+    typed: BTreeMap<(DeviceId, DType), WithTime<TypeRates>>,
 }
 
 /// Rates as they were found, and when.
-type Seen<T> = (T, Time);
+type WithTime<T> = (T, Time);
 
 /// All rates of a device that are not of one type of weights.
-type General = (Option<f64>, Option<f64>, Option<LayerRates>, Measured);
+type General = (Option<f64>, Option<f64>, Option<LayerRates>, Provenance);
 
 impl Ages {
     /// Adds to each age how long the rates have been known. What has another rate, count or age was measured
@@ -35,7 +35,7 @@ impl Ages {
     }
 }
 
-fn first_seen<K: Ord, T: PartialEq>(all: &mut BTreeMap<K, Seen<T>>, key: K, rates: T, now: Time) -> Time {
+fn first_seen<K: Ord, T: PartialEq>(all: &mut BTreeMap<K, WithTime<T>>, key: K, rates: T, now: Time) -> Time {
     match all.get(&key) {
         Some((known, at)) if *known == rates => *at,
         _ => {
@@ -57,10 +57,10 @@ mod tests {
             dtype: DType::Q4_K,
             read_bytes_per_s,
             flops_per_s: 1e11,
-            measured: Measured { count: 3, age_s },
+            measured: Provenance { count: 3, age_s },
         };
         let found = |read, age_s| DeviceFacts {
-            rates_measured: Some(Measured { count: 12, age_s }),
+            rates_measured: Some(Provenance { count: 12, age_s }),
             rates_by_type: vec![typed(read, 0)],
             ..exo_device::probe(&ProbeOptions::default())
         };
@@ -71,7 +71,7 @@ mod tests {
             let [device] = devices;
             (device.rates_measured, device.rates_by_type[0].measured.age_s)
         };
-        let all = |age_s| Some(Measured { count: 12, age_s });
+        let all = |age_s| Some(Provenance { count: 12, age_s });
         assert_eq!(told(10, 1e9, 100), (all(100), 0));
         assert_eq!(told(70, 1e9, 100), (all(160), 60));
         assert_eq!(told(80, 2e9, 100), (all(170), 0), "the type was measured again");

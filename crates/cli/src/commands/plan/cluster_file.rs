@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use anyhow::{bail, ensure};
 use exo_api::{
-    ClusterView, CorrectionView, CorrectionsView, DeviceView, LayerRatesView, MeasuredView, TypeRatesView,
+    ClusterView, CorrectionView, CorrectionsView, DeviceView, LayerRatesView, ProvenanceView, TypeRatesView,
 };
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
@@ -326,7 +326,7 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
         all.map(|(dtype, rate)| (dtype, corrected(rate, by) / unit)).collect::<BTreeMap<DType, f64>>()
     };
     let times = device.rates_by_type.iter().map(|rates| rates.measured).chain(device.rates_measured);
-    let mut figures = times.map(|MeasuredView { samples, age_s }| {
+    let mut figures = times.map(|ProvenanceView { samples, age_s }| {
         Figure::measured_at(1.0, Duration::from_secs(age_s.into()), samples)
     });
     let of_prefill = |rate: &dyn Fn(&LayerRatesView) -> f64, unit: f64| {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DiskRoom, LayerRates, Measured, Monitor, NodeFacts, NodeId,
-    TYPES_MAX, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DiskRoom, LayerRates, Monitor, NodeFacts, NodeId,
+    Provenance, TYPES_MAX, TypeRates,
 };
 
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
@@ -163,8 +163,8 @@ fn rates_by_type(rates: &[TypeRates]) -> Result<(), CheckError> {
     Ok(())
 }
 
-fn measured(times: Option<Measured>) -> Result<(), CheckError> {
-    let is_plausible = times.is_none_or(Measured::is_plausible);
+fn measured(times: Option<Provenance>) -> Result<(), CheckError> {
+    let is_plausible = times.is_none_or(Provenance::is_plausible);
     ensure(is_plausible, "a rate was measured not once, or more than ten years ago")
 }
 
