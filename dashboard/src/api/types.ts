@@ -1364,14 +1364,6 @@ export type MeasuredTimeView = {
   predicted_ms: number;
 };
 
-/** See [`Measured`]. A plan counts what is older than a day with a wider range. */
-export type ProvenanceView = {
-  /** How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours. */
-  age_s: number;
-  /** Number of measurements. */
-  samples: number;
-};
-
 /** What a member may do. */
 export type MemberRole = "admin" | "worker";
 
@@ -2357,6 +2349,14 @@ export type PredictionView = {
 export type PromptTokensDetails = {
   /** Those that need not be computed again. */
   cached_tokens: number;
+};
+
+/** See [`Provenance`]. A plan counts what is older than a day with a wider range. */
+export type ProvenanceView = {
+  /** How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours. */
+  age_s: number;
+  /** Number of measurements. */
+  samples: number;
 };
 
 /** What `prune` has deleted. */
