@@ -12,7 +12,7 @@ pub mod child;
 mod gap;
 mod guesses;
 pub mod http;
-mod load;
+pub mod load;
 mod report;
 mod serving;
 mod solo;

@@ -8,8 +8,9 @@
 //! token is guessed ahead. Nodes of one machine share its memory, and stages compute parts of a prompt at the
 //! same time: so there are only as many nodes as have cores of their own.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -21,6 +22,7 @@ use super::wire::Wire;
 use super::{Verdict, wait_for};
 use crate::bench::cells::median;
 use crate::bench::http::Server;
+use crate::bench::load::Target;
 use crate::setup;
 
 /// Largest median and largest 95th percentile of the errors, in per cent.
@@ -195,7 +197,7 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
     let mut number = 0;
     answer(server, model, 16, number)?;
     // Time to the first token and rate, by case and round.
-    let mut measured: Vec<Vec<(f64, f64)>> = vec![Vec::new(); wanted.len()];
+    let mut measured: Vec<Vec<(Option<f64>, f64)>> = vec![Vec::new(); wanted.len()];
     for _ in 0..*rounds {
         for (&(streams, prompt), medians) in wanted.iter().zip(&mut measured) {
             let mut of_round = Vec::new();
@@ -203,18 +205,19 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
                 of_round.push(answers(server, model, prompt, number + 1, streams)?);
                 number += streams;
             }
-            let (firsts, rates) = (of_round.iter().map(|m| m.0), of_round.iter().map(|m| m.1));
-            medians.push(median(firsts).zip(median(rates)).context("nothing was measured")?);
+            let (firsts, rates) = (of_round.iter().filter_map(|m| m.0), of_round.iter().map(|m| m.1));
+            medians.push((median(firsts), median(rates).context("nothing was measured")?));
         }
     }
     let mut cases = Vec::new();
     for (((streams, prompt), planned), measured) in wanted.into_iter().zip(planned).zip(measured) {
-        let pair = |what: &str, value: &dyn Fn(&(f64, f64)) -> f64| -> anyhow::Result<Pair> {
+        let pair = |what: &str, value: &dyn Fn(&(Option<f64>, f64)) -> f64| -> anyhow::Result<Pair> {
             let number = |key: &str| planned[what][key].as_f64().with_context(|| format!("no {what}"));
             let medians = measured.iter().map(value).collect();
             Ok(Pair { low: number("low")?, expected: number("expected")?, high: number("high")?, medians })
         };
-        let ttft_ms = (streams == 1).then(|| pair("ttft_ms", &|m| m.0)).transpose()?;
+        let has_first = measured.iter().all(|median| median.0.is_some());
+        let ttft_ms = has_first.then(|| pair("ttft_ms", &|m| m.0.unwrap_or_default())).transpose()?;
         let tokens_per_s = pair("total_tokens_per_s", &|m| m.1)?;
         cases.push(Case { model: model.to_owned(), nodes, streams, prompt, ttft_ms, tokens_per_s });
     }
@@ -241,24 +244,47 @@ fn is_measured(view: &Value, nodes: usize) -> bool {
         && links.iter().all(|link| link["bytes_per_s"].is_number() && link["rtt_ms"].is_number())
 }
 
-/// Milliseconds to the first token, the slowest one's, and tokens per second after it, of all together.
+/// Milliseconds to the first token where there is one stream, and tokens per second of all streams together
+/// while each of them answers, as a plan counts them: not while a prompt among them is read.
 fn answers(
     server: &Server,
     model: &str,
     prompt: u32,
     first: u32,
     streams: u32,
-) -> anyhow::Result<(f64, f64)> {
+) -> anyhow::Result<(Option<f64>, f64)> {
+    if streams == 1 {
+        let (ttft_ms, tokens_per_s) = answer(server, model, prompt, first)?;
+        return Ok((Some(ttft_ms), tokens_per_s));
+    }
+    let target = Target { server: server.clone(), model: model.to_owned(), is_llama: false };
+    let stream = |number: u32| -> anyhow::Result<Vec<Instant>> {
+        let ids: Vec<u64> = prompt_tokens(prompt, number).into_iter().map(u64::from).collect();
+        let mut came = Vec::new();
+        target.stream(&ids, ANSWER_TOKENS, |at| {
+            came.push(at);
+            ControlFlow::Continue(())
+        })?;
+        Ok(came)
+    };
     std::thread::scope(|scope| {
-        let at = |stream| scope.spawn(move || answer(server, model, prompt, first + stream));
-        let asked: Vec<_> = (0..streams).map(at).collect();
-        let mut all = (0.0_f64, 0.0);
-        for one in asked {
-            let (ttft_ms, tokens_per_s) = one.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??;
-            all = (all.0.max(ttft_ms), all.1 + tokens_per_s);
-        }
-        Ok(all)
+        let asked: Vec<_> = (0..streams).map(|at| scope.spawn(move || stream(first + at))).collect();
+        let came = asked
+            .into_iter()
+            .map(|one| one.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        Ok((None, rate_while_all_answer(&came).context("the answers were not made at the same time")?))
     })
+}
+
+/// Tokens per second between the moment when the last stream has its first token and that when the first
+/// stream has its last one.
+fn rate_while_all_answer(came: &[Vec<Instant>]) -> Option<f64> {
+    let from = came.iter().map(|one| one.first().copied()).max()??;
+    let until = came.iter().map(|one| one.last().copied()).min()??;
+    let seconds = until.checked_duration_since(from)?.as_secs_f64();
+    let tokens = came.iter().flatten().filter(|at| **at > from && **at <= until).count();
+    (seconds > 0.0 && tokens > 0).then(|| tokens as f64 / seconds)
 }
 
 /// Each `number` is another prompt from its first or second token on.
@@ -395,6 +421,18 @@ mod tests {
         let before =
             "; a round predicted by the median of the one before, 19 % and 19 %, 0 % and 0 %; 3 of 4 in";
         assert!(line.contains(before), "{line}");
+    }
+
+    #[test]
+    fn of_several_streams_counts_the_time_in_which_each_of_them_answers() {
+        let began = Instant::now();
+        let at = |ms: &[u64]| ms.iter().map(|ms| began + Duration::from_millis(*ms)).collect::<Vec<_>>();
+        // The second prompt is read until 500; the first stream ends at 900.
+        let came = [at(&[100, 400, 600, 700, 800, 900]), at(&[500, 600, 700, 800, 900, 1000, 1100])];
+        let rate = rate_while_all_answer(&came).unwrap();
+        assert!((rate - 20.0).abs() < 1e-6, "{rate}");
+        assert!(rate_while_all_answer(&[at(&[100, 200]), at(&[300, 400])]).is_none());
+        assert!(rate_while_all_answer(&[at(&[100, 200]), at(&[])]).is_none());
     }
 
     #[test]
