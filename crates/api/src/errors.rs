@@ -57,7 +57,7 @@ pub enum AdminError {
         message: String,
     },
     /// Not now: no coordinator, shutting down.
-    #[error("not available at the moment: {reason}; try again in {retry_after_s} s")]
+    #[error("not available at the moment: {reason}")]
     Unavailable {
         /// Why it is not available.
         reason: String,

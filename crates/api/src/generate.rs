@@ -590,7 +590,7 @@ pub enum GenerateError {
         detail: String,
     },
     /// The model's files cannot be used.
-    #[error("`{model}` could not be loaded: {reason}; `exo doctor` says what does not work here")]
+    #[error("`{model}` could not be loaded: {reason}")]
     LoadFailed {
         /// Name of the model.
         model: String,
@@ -650,7 +650,7 @@ pub enum GenerateError {
         retry_after_s: u32,
     },
     /// Not now: still loading after the longest wait, no coordinator, shutting down.
-    #[error("not available at the moment: {reason}; try again in {retry_after_s} s")]
+    #[error("not available at the moment: {reason}")]
     Unavailable {
         /// Why it is not available.
         reason: String,

@@ -214,13 +214,14 @@ impl NodeMachine {
         for id in waiting {
             let Some(entry) = self.drivers.get(&id) else { continue };
             let devices = self.reports.values().flat_map(|r| &r.facts.devices);
-            let free_bytes = devices.map(|d| d.memory_free_bytes).sum();
+            let free_bytes = exo_planner::memory_free_bytes(devices);
             let (model, detail) = (entry.place.model_name.clone(), message.to_owned());
             let error = if is_too_large {
                 let needed_bytes = entry.place.shape.weight_bytes();
                 GenerateError::DoesNotFit { model, needed_bytes, free_bytes, detail }
             } else {
-                GenerateError::LoadFailed { model, reason: detail }
+                let reason = format!("{detail}; `exo doctor` says what does not work here");
+                GenerateError::LoadFailed { model, reason }
             };
             self.refuse_request(id, error);
         }

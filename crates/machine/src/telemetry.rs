@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_api as api;
 use exo_cluster::Scheduler;
 use exo_cluster::wire::{
-    Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, PullReport, StageReport,
+    Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, PullReport, StageReport, limits,
 };
 use exo_types::{DeviceFacts, DeviceKind, Monitor, NodeId, PlacementId, Time};
 
@@ -253,7 +253,8 @@ fn request_telemetry(report: &NodeReport) -> Vec<api::ModelRequestsView> {
 fn pull_telemetry(report: &NodeReport) -> Vec<api::NodePullView> {
     let view = |pull: &PullReport| {
         Some(api::NodePullView {
-            reference: pull.reference.clone(),
+            // Members are not believed to have made it one line.
+            reference: exo_types::clean_name(&pull.reference, limits::PULL_REFERENCE_CHARS_MAX),
             state: api::PullState::from_number(pull.state)?,
             verified_bytes: pull.verified_bytes,
             total_bytes: pull.total_bytes,

@@ -31,8 +31,10 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// channels, and take its answers as slowly as it likes.
 const ANSWERS_BYTES_MAX: usize = 512 << 20;
 const ANSWERS_OF_ONE_BYTES_MAX: usize = ANSWERS_BYTES_MAX / 4;
-/// For room among them: the member waits for 30 s, and then gives this one up.
-const ROOM_WAIT_MAX: Duration = Duration::from_secs(20);
+/// For room among them. The member waits for 30 s in all, of which a chunk from the hub may take 25.
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(4);
+/// For a member to take an answer, however it does: it gives one up sooner, and room waits for no other.
+const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 /// What an answer counts at least.
 const SMALL_ANSWER_BYTES: usize = 1 << 20;
 
@@ -112,18 +114,22 @@ pub async fn serve(
             Ask::Checks => doctor.look().await.map_err(Refusal::from).and_then(json),
             ask => looked_up(ask, &room, library.clone(), log.clone(), &mut taken).await,
         };
-        let sent = match answer {
-            Ok(bytes) => writer.send(KIND_BYTES, &[&bytes]).await,
-            Err(refusal) => {
-                if let Refusal::Chunk(ChunkError::Damaged { model, chunk }) = refusal {
-                    repair_soon(library.clone(), events.clone(), model, chunk);
-                }
-                writer.send(KIND_REFUSED, &[refusal.to_string().as_bytes()]).await
-            }
+        if let Err(Refusal::Chunk(ChunkError::Damaged { model, chunk })) = answer {
+            repair_soon(library.clone(), events.clone(), model, chunk);
+        }
+        let (kind, bytes) = match answer {
+            Ok(bytes) => (KIND_BYTES, bytes),
+            Err(refusal) => (KIND_REFUSED, refusal.to_string().into_bytes()),
         };
+        let sent = tokio::time::timeout(TAKEN_WITHIN, writer.send(kind, &[&bytes])).await;
         drop(taken);
-        if let Err(error) = sent {
-            return tracing::trace!(%peer, %error, "an answer was not taken");
+        match sent {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return tracing::trace!(%peer, %error, "an answer was not taken"),
+            Err(_) => {
+                let within_s = TAKEN_WITHIN.as_secs();
+                return tracing::debug!(%peer, bytes = bytes.len(), within_s, "an answer was not taken in its time");
+            }
         }
     }
 }

@@ -74,6 +74,8 @@ pub struct DownloadsInner {
     /// Whether the list is kept in a file.
     is_kept: bool,
     pulls: Mutex<Pulls>,
+    /// Held while the list is written: whoever only looks at it does not wait for the disk.
+    saving: Mutex<()>,
     changes: watch::Sender<()>,
     turns: Semaphore,
     /// What is placed is planned with.
@@ -120,6 +122,7 @@ impl NodeDownloads {
             node_name,
             is_kept: !config.is_private,
             pulls: Mutex::default(),
+            saving: Mutex::default(),
             changes: watch::Sender::new(()),
             turns: Semaphore::new(TURNS),
             config,
@@ -328,9 +331,9 @@ impl DownloadsInner {
         if !self.is_kept {
             return;
         }
-        // Under the lock, or of two writers the one with the older list may be the last.
-        let pulls = self.lock();
-        let all = pulls.by_id.values().filter_map(|pull| pull.saved()).collect();
+        // From before the look at the list, or of two writers the one with the older list may be the last.
+        let _turn = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
         if let Err(error) = saved::write(&self.root, all) {
             tracing::warn!(%error, "the list of downloads cannot be written; after a restart they have to be asked for again");
         }

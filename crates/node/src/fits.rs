@@ -213,7 +213,8 @@ impl FitsCluster {
     }
 
     fn memory_free_bytes(&self) -> u64 {
-        exo_planner::memory_free_bytes(self.devices.iter().filter(|d| d.excluded.is_none()))
+        let usable = self.devices.iter().filter(|d| d.excluded.is_none());
+        exo_planner::memory_free_bytes(usable.map(|d| &d.device))
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{LayerRange, MemoryDomain};
+use exo_types::{DeviceFacts, LayerRange, MemoryDomain};
 
 use crate::memory::{Sizes, WeightForm};
 use crate::search::{self, BestLayout};
@@ -47,9 +47,9 @@ pub(crate) fn best(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -
 }
 
 /// The bytes that are free on these devices together, each shared memory counted once.
-pub fn memory_free_bytes<'a>(devices: impl IntoIterator<Item = &'a PlanDevice>) -> u64 {
+pub fn memory_free_bytes<'a>(devices: impl IntoIterator<Item = &'a DeviceFacts>) -> u64 {
     let (mut alone, mut shared) = (0u64, BTreeMap::<u64, (u64, u64)>::new());
-    for PlanDevice { device, .. } in devices {
+    for device in devices {
         match device.memory_domain {
             None => alone = alone.saturating_add(device.memory_free_bytes),
             Some(MemoryDomain { id, free_bytes }) => {

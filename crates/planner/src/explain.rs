@@ -285,7 +285,7 @@ pub(crate) fn does_not_fit(
     let per_device: Vec<DeviceMemory> = usable.iter().map(memory).collect();
     let sum = |of: fn(&DeviceMemory) -> u64| per_device.iter().map(of).fold(0u64, u64::saturating_add);
     // What devices share is there once.
-    let free_bytes = domains::memory_free_bytes(usable.iter().map(|&device| &request.devices[device]));
+    let free_bytes = domains::memory_free_bytes(usable.iter().map(|&device| &request.devices[device].device));
     let shared_bytes = sum(|d| d.free_bytes) - free_bytes;
     let usable_bytes = sum(|d| d.usable_bytes).saturating_sub(shared_bytes);
     // Where a card may take a part, the least that is needed in all is what it would take.

@@ -278,7 +278,7 @@ impl Reader {
             self.is_cut_off = true;
             let message = match state.events.is_empty() {
                 false => "the client did not take its answer; read it again from the last event that came",
-                true => "the client did not take its answer, which has made place for others since; ask anew",
+                true => "the client did not take its answer, which is not kept any more; ask anew",
             };
             let error = ApiError::invalid(StatusCode::REQUEST_TIMEOUT, "slow_reader", message);
             let mut out = String::new();
@@ -449,7 +449,7 @@ mod tests {
         assert!(answers[0].state().events.is_empty() && answers[0].state().bytes == 0);
         let told = slow.next().await.expect("an error");
         let told = String::from_utf8_lossy(&told);
-        assert!(told.contains("slow_reader") && told.contains("made place"), "{told}");
+        assert!(told.contains("slow_reader") && told.contains("not kept any more"), "{told}");
         assert!(slow.next().await.is_none());
         assert!(done.next().await.is_none(), "who has had all of it hears its end");
         // One whose time is over frees its memory as well.

@@ -91,7 +91,7 @@ async fn a_model_that_does_not_come_up_ends_in_503_or_an_error_event() {
     assert_eq!(streamed.status, 200, "its headers were sent when it had waited for a while");
     insta::assert_snapshot!(events(&streamed).lines().skip_while(|l| l.starts_with(':')).collect::<Vec<_>>().join("\n"), @r#"
     event: error
-    data: {"error":{"message":"not available at the moment: still loading at 99 %; try again in 9 s","type":"server_error","param":null,"code":"unavailable"}}
+    data: {"error":{"message":"not available at the moment: still loading at 99 %","type":"server_error","param":null,"code":"unavailable"}}
     "#);
     let patient = ServerOptions { stream_headers_after: Duration::from_secs(2), ..quick() };
     let server = start_with("127.0.0.1:0", patient).await;

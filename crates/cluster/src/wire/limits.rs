@@ -44,6 +44,8 @@ pub const PINS_MAX: usize = 64;
 pub const BANDWIDTH_MAX: u64 = 100_000_000_000;
 /// Downloads that one node tells of.
 pub const PULLS_MAX: usize = 8;
+/// Characters of the reference of one of them.
+pub const PULL_REFERENCE_CHARS_MAX: usize = 200;
 /// Models whose requests one node counts apart.
 pub const COUNTED_MODELS_MAX: usize = 32;
 /// Endpoints times reasons that requests for one model ended at and for.

@@ -480,7 +480,7 @@ impl Joining {
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.failures = 0;
             (stranger.is_refusing, stranger.has_refused) = (is_refusal, is_refusal || puts_off);
-            // What a person was told is remembered: one that says now this and now that is told of once.
+            // What a person was told is remembered: the same refusal is told of once, whatever comes between.
             stranger.told = stranger.told.take().filter(|_| !is_welcome);
             stranger.later_since = stranger.later_since.filter(|_| is_later && !puts_off);
             stranger.proven = Some(ctx.now.time);

@@ -70,7 +70,8 @@ impl HeldMessages {
     /// This node itself did not run for so long, and opened no link meanwhile.
     pub(super) fn held_up(&mut self, now: Time, late: Duration) {
         for waiting in self.peers.values_mut().flatten() {
-            waiting.since = waiting.since + late;
+            // It may have come while the node was already late.
+            waiting.since = (waiting.since + late).min(now);
             if !std::mem::replace(&mut waiting.was_held_up, true) {
                 waiting.since = waiting.since.max(now + AFTER_PAUSE_MIN - WAIT_MAX);
             }

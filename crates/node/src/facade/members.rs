@@ -120,7 +120,7 @@ impl NodeFacade {
             Ok(Answer::Joined(Err(failure))) => Err(AdminError::Conflict {
                 message: exo_types::printable(&failure.to_string(), FAILURE_CHARS_MAX),
             }),
-            other => Err(AdminError::from(NoAnswer::of(other))),
+            other => Err(not_joined(NoAnswer::of(other))),
         }
     }
 
@@ -149,6 +149,16 @@ fn not_acted(why: NoAnswer) -> AdminError {
     let message = format!(
         "the change was not on this node's disk within {within}; it goes on without you: see `exo status` before you \
          ask for it again"
+    );
+    AdminError::Late { message }
+}
+
+/// Nor does a join end that takes longer than who waits for it.
+fn not_joined(why: NoAnswer) -> AdminError {
+    let NoAnswer::Late { within } = why else { return why.into() };
+    let within = exo_cluster::bounds::time(within);
+    let message = format!(
+        "the join had not ended within {within}; it goes on without you: see `exo status` before you ask for it again"
     );
     AdminError::Late { message }
 }

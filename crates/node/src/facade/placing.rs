@@ -55,8 +55,8 @@ impl NodeFacade {
                 Ok(InstanceView { reasons, ..instance })
             }
             ControlReply::Refused(ControlRefusal::DoesNotFit(plan)) => {
-                let nodes = self.view.borrow().nodes.clone();
-                let free_bytes = nodes.iter().flat_map(|n| &n.devices).map(|d| d.memory_free_bytes).sum();
+                let inputs = self.planner_inputs(resolved.id, None).await?;
+                let free_bytes = exo_planner::memory_free_bytes(inputs.devices.iter().map(|d| &d.facts));
                 let detail = plan.text() + &self.smaller(&open.model.config, &wanted).await;
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail })
             }
@@ -174,7 +174,7 @@ impl NodeFacade {
         planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
         let needed_bytes = wanted.shape.weight_bytes();
         let name = resolved.name.clone();
-        let free_bytes = exo_planner::memory_free_bytes(&request.devices);
+        let free_bytes = exo_planner::memory_free_bytes(request.devices.iter().map(|d| &d.device));
         let until = Instant::now() + DRY_RUN_MAX;
         let is_over = move || Instant::now() > until;
         let (config, kv) = (open.model.config.clone(), wanted.kv);

@@ -2,22 +2,21 @@
 
 use exo_api::{PullState, PullView};
 use exo_cluster::wire::PullReport;
-use exo_cluster::wire::limits::PULLS_MAX;
+use exo_cluster::wire::limits::{PULL_REFERENCE_CHARS_MAX, PULLS_MAX};
 use exo_types::clean_name;
 
-/// Of a reference that is told.
-const REFERENCE_CHARS_MAX: usize = 200;
-
-/// Those that are not done, the oldest first.
+/// Those that are not done, those under way before what is paused or failed, the oldest first of each.
 pub fn reports(pulls: Vec<PullView>) -> Vec<PullReport> {
-    let unfinished = pulls.into_iter().filter(|pull| pull.state != PullState::Done);
-    unfinished.take(PULLS_MAX).map(|pull| report(&pull)).collect()
+    let mut unfinished: Vec<PullView> =
+        pulls.into_iter().filter(|pull| pull.state != PullState::Done).collect();
+    unfinished.sort_by_key(|pull| !pull.state.is_under_way());
+    unfinished.iter().take(PULLS_MAX).map(report).collect()
 }
 
 fn report(pull: &PullView) -> PullReport {
     let rate = pull.bytes_per_s.filter(|rate| rate.is_finite() && *rate >= 0.0);
     PullReport {
-        reference: clean_name(&without_secrets(&pull.reference), REFERENCE_CHARS_MAX),
+        reference: clean_name(&without_secrets(&pull.reference), PULL_REFERENCE_CHARS_MAX),
         state: pull.state.number(),
         verified_bytes: pull.verified_bytes,
         total_bytes: pull.total_bytes,
@@ -76,5 +75,8 @@ mod tests {
             bytes_per_s: Some(2),
         };
         assert_eq!(told[0], first);
+        let stale = (0..9).map(|number| pull(number, if number % 2 == 0 { "failed" } else { "paused" }));
+        let told = reports(stale.chain([pull(9, "fetching")]).collect());
+        assert_eq!(told.iter().map(|p| p.verified_bytes).collect::<Vec<_>>(), [9, 0, 1, 2, 3, 4, 5, 6]);
     }
 }

@@ -104,7 +104,7 @@ pub const RULES: &[Rule] = &[
         "descriptors_low",
         Warning,
         (5, 30),
-        "end clients that hold connections open for nothing, or allow more where exo is started, and start it anew: LimitNOFILE=65536 in its systemd unit, or `ulimit -n 65536` in that shell",
+        "end clients that hold connections open for nothing, or raise the hard limit above the number named here and start exo anew: LimitNOFILE in its systemd unit, `nofile` in limits.conf, or `--ulimit nofile` of its container",
     ),
     rule(
         "kv_full",
