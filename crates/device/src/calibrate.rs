@@ -6,7 +6,7 @@
 
 mod evict;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 mod layer;
 
 use std::path::Path;
@@ -111,6 +111,11 @@ impl Calibration {
     /// How often, and how long before now.
     pub fn told(&self) -> Option<Provenance> {
         self.measured.map(|at| at.told(exo_stdx::unix_s()))
+    }
+
+    /// Whether it need not be measured again at a start. What nobody has dated counts as if it were new.
+    pub fn is_fresh(&self) -> bool {
+        self.told().is_none_or(Provenance::is_fresh)
     }
 }
 
