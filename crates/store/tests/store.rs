@@ -117,6 +117,8 @@ fn a_copy_that_a_check_found_damaged_is_read_again() {
     store.note_check(id, false).unwrap();
     assert!(!is_hashed(&second, "second"));
     assert!(is_hashed(&first, "first"), "its hashes are not those of the bytes that lie there");
+    store.note_check(id, false).unwrap();
+    assert!(is_hashed(&first, "third"), "nor are they while it is the one in use");
 }
 
 #[test]
