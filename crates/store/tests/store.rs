@@ -139,6 +139,27 @@ fn a_second_copy_takes_the_path_of_what_stood_there_before() {
 }
 
 #[test]
+fn where_a_model_stood_may_come_another_while_a_copy_of_it_is_elsewhere() {
+    let home = Home::new();
+    let store = home.store();
+    let [first, second, third] =
+        ["first.gguf", "second.gguf", "third.gguf"].map(|name| home.model(name, DType::F32));
+    let known = add(&store, &first);
+    assert_eq!((add(&store, &second).id, add(&store, &third).id), (known.id, known.id));
+    store.note_check(known.id, false).unwrap();
+    fs::remove_file(&third).unwrap();
+    let other = add(&store, &home.model("first.gguf", DType::F16));
+    assert_ne!(other.id, known.id);
+    assert_eq!(store.find("first").unwrap(), other);
+    let left = store.find("second").unwrap();
+    assert_eq!((left.id, left.checked, left.problem), (known.id, None, None), "the copy that is still there");
+    assert_eq!(left.path.file_name(), second.file_name());
+    // Nothing is left of it once something else stands there, too.
+    add(&store, &home.model("second.gguf", DType::F16));
+    assert!(store.find(&known.id.to_full()).is_err());
+}
+
+#[test]
 fn a_file_whose_hashes_are_known_is_not_read_for_them() {
     let (home, other) = (Home::new(), Home::new());
     let path = home.model("a.gguf", DType::F16);
