@@ -86,21 +86,55 @@ fn edges() -> anyhow::Result<BTreeMap<String, Vec<String>>> {
     Ok(edges)
 }
 
-/// Faults that are planted for the simulator are compiled into nothing else, and not by default.
+/// Faults that are planted for the simulator are compiled into nothing else, and not by default: elsewhere
+/// they come by a feature of that name or not at all.
 fn forbid_planted(package: &serde_json::Value) -> anyhow::Result<()> {
     let name = package["name"].as_str().unwrap_or_default();
-    let mut defaults = package["features"]["default"].as_array().into_iter().flatten();
-    if defaults.any(|feature| feature.as_str().is_some_and(|feature| feature.ends_with("planted"))) {
+    let features: BTreeMap<&str, Vec<&str>> = package["features"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(feature, enabled)| (feature.as_str(), texts(enabled)))
+        .collect();
+    if by_default(&features).into_iter().any(is_planted) {
         bail!("{name} enables the feature `planted` by default, which is the simulator's alone");
     }
-    let is_planted = |d: &serde_json::Value| {
-        let mut features = d["features"].as_array().into_iter().flatten();
-        d["kind"].is_null() && features.any(|feature| feature == "planted")
-    };
-    if name != "exo-sim" && package["dependencies"].as_array().into_iter().flatten().any(is_planted) {
+    if name == "exo-sim" {
+        return Ok(());
+    }
+    for (feature, enabled) in &features {
+        if *feature != "planted" && enabled.iter().any(|enabled| is_planted(enabled)) {
+            bail!("{name} enables the feature `planted` by `{feature}`, which is the simulator's alone");
+        }
+    }
+    let plants = |d: &serde_json::Value| d["kind"].is_null() && texts(&d["features"]).contains(&"planted");
+    if package["dependencies"].as_array().into_iter().flatten().any(plants) {
         bail!("{name} enables the feature `planted` of a dependency, which is the simulator's alone");
     }
     Ok(())
+}
+
+/// Whether what a feature enables is `planted`, its own or that of a dependency.
+fn is_planted(enabled: &str) -> bool {
+    enabled.rsplit('/').next() == Some("planted")
+}
+
+/// All that `default` enables, also through other features.
+fn by_default<'a>(features: &BTreeMap<&'a str, Vec<&'a str>>) -> Vec<&'a str> {
+    let (mut all, mut next) = (vec!["default"], 0);
+    while let Some(feature) = all.get(next).copied() {
+        for &enabled in features.get(feature).into_iter().flatten() {
+            if !all.contains(&enabled) {
+                all.push(enabled);
+            }
+        }
+        next += 1;
+    }
+    all
+}
+
+fn texts(list: &serde_json::Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(serde_json::Value::as_str).collect()
 }
 
 /// Fails on an edge that points up and breaks an invariant of the architecture page all the same.
@@ -190,5 +224,20 @@ mod tests {
         assert!(forbid_planted(&package("exo-node", "hip", "planted")).is_err());
         assert!(forbid_planted(&package("exo-machine", "planted", "schema")).is_err());
         assert!(forbid_planted(&package("exo-machine", "exo-cluster/planted", "schema")).is_err());
+    }
+
+    #[test]
+    fn planted_faults_come_by_a_feature_of_that_name_alone() {
+        let check = |name: &str, features: serde_json::Value| {
+            forbid_planted(&json!({"name": name, "features": features, "dependencies": []})).is_ok()
+        };
+        assert!(check("exo-machine", json!({"planted": ["exo-cluster/planted"]})));
+        assert!(check("exo-node", json!({"default": ["a"], "a": ["b"], "b": ["a"]})), "a circle ends");
+        for enabled in ["planted", "exo-cluster/planted", "exo-cluster?/planted"] {
+            assert!(!check("exo-node", json!({"hip": [enabled]})), "{enabled}");
+            assert!(check("exo-sim", json!({"default": [], "hip": [enabled]})), "{enabled}");
+            let by_default = json!({"default": ["all"], "all": ["hip"], "hip": [enabled]});
+            assert!(!check("exo-sim", by_default), "{enabled}");
+        }
     }
 }

@@ -10,15 +10,12 @@ use exo_device::{
     BackendRecord, Calibration, CalibrationError, CoreList, Identity, KnownType, MeasuredAt, Registry,
 };
 
-use exo_types::{ComputeShare, DType, TypeRates};
+use exo_types::{ComputeShare, DType, Provenance, TypeRates};
 
 use crate::VERSION;
 
 /// In the registry.
 const BACKEND: &str = "cpu";
-/// The planner takes what is older for stale.
-const FRESH_S: u64 = 24 * 3600;
-
 /// A processor is measured with so much memory whatever it may take for models: a quarter of it are weights.
 const MEASURING_BYTES_MIN: u64 = 256 << 20;
 
@@ -80,7 +77,7 @@ pub fn measure_types(data_dir: &Path, options: &ProcessorOptions, wanted: &[DTyp
     let mut known = known_types(data_dir, options);
     let is_known = |known: &[TypeRates], dtype: DType| {
         dtype == DType::Q8_0
-            || known.iter().any(|rates| rates.dtype == dtype && is_recent(rates.measured.age_s.into()))
+            || known.iter().any(|rates| rates.dtype == dtype && rates.measured.is_fresh())
     };
     for &dtype in wanted {
         if is_known(&known, dtype) {
@@ -157,11 +154,8 @@ fn measure_type(options: &ProcessorOptions, dtype: DType) -> Option<KnownType> {
 fn is_fresh(data_dir: &Path) -> bool {
     let registry = Registry::look(data_dir);
     let verified = registry.known(&identity(), BACKEND).and_then(|known| known.verified_unix_s);
-    verified.is_some_and(|unix_s| exo_stdx::unix_s().checked_sub(unix_s).is_some_and(is_recent))
-}
-
-fn is_recent(age_s: u64) -> bool {
-    age_s < FRESH_S
+    let age_s = verified.and_then(|unix_s| exo_stdx::unix_s().checked_sub(unix_s));
+    age_s.is_some_and(|age_s| age_s <= u64::from(Provenance::FRESH_S))
 }
 
 fn identity() -> Identity {

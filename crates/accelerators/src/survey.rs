@@ -31,7 +31,7 @@ pub struct SurveyAsk {
     pub only: Option<usize>,
     /// Open none: tell what the driver lists and the registry knows.
     pub list_only: bool,
-    /// Measure what each can do, unless the registry knows.
+    /// Measure what each can do, unless the registry knows it from within a day.
     pub measure: bool,
     /// Ask each for a known answer.
     pub trial: bool,
@@ -163,7 +163,7 @@ pub struct Times {
     pub open_ms: f64,
     /// Allocating, copying, computing, comparing.
     pub check_ms: f64,
-    /// Measuring; `None` where it was known or was not asked for.
+    /// Measuring; `None` where it was known, was not asked for or failed.
     pub measure_ms: Option<f64>,
 }
 
@@ -210,6 +210,12 @@ impl SurveyedAccelerator {
         let (read_bytes_per_s, flops_per_s) = (self.told.read_bytes_per_s?, self.told.flops_per_s?);
         let layer = self.told.layer_rates;
         Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache: false, measured: None })
+    }
+
+    /// Whether that is known, and was not measured too long ago. Rates without a date count as if they were
+    /// new.
+    fn has_fresh_rates(&self) -> bool {
+        self.rates().is_some() && self.told.rates_measured.is_none_or(Provenance::is_fresh)
     }
 
     /// Adds what the system knows of the card that is not known yet.
@@ -340,15 +346,22 @@ impl Examiner<'_> {
         if found.is_software {
             return;
         }
-        if self.ask.measure && found.rates().is_none() {
+        if self.ask.measure && !found.has_fresh_rates() {
             let began = Instant::now();
-            if let Ok(rates) = exo_device::calibrate(&*device) {
-                found.told.read_bytes_per_s = Some(rates.read_bytes_per_s);
-                found.told.flops_per_s = Some(rates.flops_per_s);
-                found.told.layer_rates = rates.layer;
-                found.told.rates_measured = rates.told();
+            match exo_device::calibrate(&*device) {
+                Ok(rates) => {
+                    found.told.read_bytes_per_s = Some(rates.read_bytes_per_s);
+                    found.told.flops_per_s = Some(rates.flops_per_s);
+                    found.told.layer_rates = rates.layer.or(found.told.layer_rates);
+                    found.told.rates_measured = rates.told();
+                    // Only then: what has it is noted with the date of today.
+                    found.times.measure_ms = Some(ms(began));
+                }
+                Err(error) => {
+                    let (card, error) = (found.label(), crate::chain(&error));
+                    tracing::warn!(card, error, "a card could not be measured: what was known of it counts");
+                }
             }
-            found.times.measure_ms = Some(ms(began));
         }
         if self.ask.trial {
             match trial::run(device) {
@@ -407,5 +420,17 @@ pub(crate) mod tests {
         assert_eq!(by_card(&slots(&["a", "b", "a", "c"])), [vec![0, 2], vec![1], vec![3]]);
         assert_eq!(by_card(&slots(&["a", "b", "?"])), [[0, 1, 2]]);
         assert!(by_card(&[]).is_empty());
+    }
+
+    #[test]
+    fn what_was_measured_more_than_a_day_ago_is_not_fresh() {
+        let mut found = found(Backend::Cuda, 0, None);
+        assert!(!found.has_fresh_rates(), "nothing is known");
+        (found.told.read_bytes_per_s, found.told.flops_per_s) = (Some(1e12), Some(1e14));
+        let mut is_fresh = |age_s| {
+            found.told.rates_measured = Some(Provenance { count: 9, age_s });
+            found.has_fresh_rates()
+        };
+        assert!(is_fresh(Provenance::FRESH_S) && !is_fresh(Provenance::FRESH_S + 1));
     }
 }

@@ -790,7 +790,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_that_only_grow_older_are_told_once_a_minute_and_beyond_an_hour_once_an_hour() {
+    fn rates_that_only_grow_older_are_told_more_and_more_seldom_and_their_age_is_nearly_the_true_one() {
         let aged = |age_s| crate::ProvenanceView::from(exo_types::Provenance { count: 9, age_s });
         let told = |before, now| {
             let mut shown = view();
@@ -800,7 +800,8 @@ mod tests {
             changes(&shown, &later, ALL).len()
         };
         assert_eq!([told(1, 60), told(60, 61)], [0, 1]);
-        assert_eq!([told(3601, 7200), told(7200, 7201)], [0, 1]);
+        assert_eq!([told(3601, 4200), told(4200, 4201)], [0, 1]);
+        assert_eq!([told(24 * 3600 + 1, 25 * 3600), told(25 * 3600, 25 * 3600 + 1)], [0, 1]);
         // A plan that is made from a view counts the same rates as old as one that is made from a report.
         assert_eq!([aged(24 * 3600).age_s, aged(24 * 3600 + 1).age_s], [24 * 3600, 25 * 3600]);
     }

@@ -351,14 +351,18 @@ pub struct TypeRatesView {
 pub struct ProvenanceView {
     /// Number of measurements.
     pub samples: u32,
-    /// How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours.
+    /// Seconds since the last one: rounded up to a minute, beyond an hour to ten, beyond a day to an hour.
     pub age_s: u32,
 }
 
 impl From<Provenance> for ProvenanceView {
     /// A node would differ each second otherwise, and whoever follows the cluster would be told.
     fn from(Provenance { count, age_s }: Provenance) -> Self {
-        let step_s = if age_s <= 3600 { 60 } else { 3600 };
+        let step_s = match age_s {
+            0..=3600 => 60,
+            3601..=86_400 => 600,
+            _ => 3600,
+        };
         Self { samples: count, age_s: age_s.div_ceil(step_s).saturating_mul(step_s) }
     }
 }

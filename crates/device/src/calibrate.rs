@@ -6,7 +6,7 @@
 
 mod evict;
 #[cfg(test)]
-mod fake;
+pub(crate) mod fake;
 mod layer;
 
 use std::path::Path;
@@ -89,7 +89,7 @@ pub struct Calibration {
 pub struct MeasuredAt {
     /// In seconds since 1970.
     pub unix_s: u64,
-    /// The fewest that any of its numbers is the mean of.
+    /// The fewest that what it reads or what it computes per second is the mean of.
     pub passes: u32,
 }
 
@@ -111,6 +111,11 @@ impl Calibration {
     /// How often, and how long before now.
     pub fn told(&self) -> Option<Provenance> {
         self.measured.map(|at| at.told(exo_stdx::unix_s()))
+    }
+
+    /// Whether it need not be measured again at a start. What nobody has dated counts as if it were new.
+    pub fn is_fresh(&self) -> bool {
+        self.told().is_none_or(Provenance::is_fresh)
     }
 }
 
@@ -238,17 +243,19 @@ fn measure(
     drop(decode);
     let pass = prefill.run(device, chunk.tokens, PREFILL_WINDOW, || Ok(false))?;
     let operations_of_row = (2 * COLS * chunk.rows) as f64;
+    let mut count = step.count.min(pass.count);
     let flops_per_s = match chunk.tokens_few {
-        Some(few) => {
-            let few_s = prefill.run(device, few, FEW_WINDOW, || Ok(false))?.mean_s;
-            operations_of_row / chunk.row_and_fixed_s(pass.mean_s, few, few_s).0
+        Some(tokens_few) => {
+            let few = prefill.run(device, tokens_few, FEW_WINDOW, || Ok(false))?;
+            count = count.min(few.count);
+            operations_of_row / chunk.row_and_fixed_s(pass.mean_s, tokens_few, few.mean_s).0
         }
         None => rate(operations_of_row * chunk.tokens as f64, pass.mean_s, nothing_s),
     };
     let layer = layer.map(|layer| layer.rates((step, read_bytes_per_s), &prefill, pass));
     let layer = layer.and_then(|rates| rates.map_or_else(|error| without_layer(&error), Some));
     let layer = layer.filter(LayerRates::is_plausible);
-    let measured = Some(MeasuredAt::now(step.count.min(pass.count)));
+    let measured = Some(MeasuredAt::now(count));
     Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache, measured })
 }
 
@@ -420,6 +427,14 @@ mod tests {
         assert!(mib == 64 && evictions > 10, "{mib} MiB, {evictions} evictions");
         // The fake device has 512 MiB free, of which a quarter may be measured with.
         assert_eq!(decode_mib(Duration::from_millis(3)), (128, 3));
+    }
+
+    #[test]
+    fn the_fewest_passes_are_told_also_where_those_are_the_ones_of_few_rows() {
+        let measured = calibrate_type(&FakeDevice::new(Duration::ZERO), DType::Q4_0).unwrap().measured;
+        // Each takes the fake device 100 µs, and the shortest window is theirs.
+        let most = FEW_WINDOW.as_micros() / 100 + 1;
+        assert!(measured.is_some_and(|at| u128::from(at.passes) <= most), "{measured:?}");
     }
 
     #[test]

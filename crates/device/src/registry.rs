@@ -423,9 +423,9 @@ pub struct CalibrationResult {
     pub warning: Option<String>,
 }
 
-/// What is known of an open `device` with this backend and driver; measures what is not, and keeps in
-/// `folder` that and that the device was seen and verified. A folder that is not there or cannot be written
-/// keeps nothing, which costs the next start a measurement.
+/// What is known of an open `device` with this backend and driver; measures what is not, or was measured
+/// more than a day ago, and keeps in `folder` that and that the device was seen and verified. A folder that
+/// is not there or cannot be written keeps nothing, which costs the next start a measurement.
 pub fn calibrated(
     folder: &Path,
     card: &Identity,
@@ -434,10 +434,14 @@ pub fn calibrated(
     device: &dyn exo_backend::Device,
 ) -> Result<CalibrationResult, CalibrationError> {
     let before = Registry::look(folder).calibration(card, backend, driver);
-    let calibration = before.map_or_else(|| calibrate(device), Ok)?;
+    let (calibration, is_new) = match before {
+        Some(known) if known.is_fresh() => (known, false),
+        Some(known) => measured_again(card, known, device).map_or((known, false), |found| (found, true)),
+        None => (calibrate(device)?, true),
+    };
     let changed = Registry::change(folder, |registry| {
         registry.verified(card, backend, driver, exo_stdx::unix_s());
-        if let Some(known) = registry.entry(card, backend).filter(|_| before.is_none()) {
+        if let Some(known) = registry.entry(card, backend).filter(|_| is_new) {
             known.memory_bytes = Some(device.memory().total_bytes);
             known.read_bytes_per_s = Some(calibration.read_bytes_per_s).filter(|rate| is_rate(*rate));
             known.flops_per_s = Some(calibration.flops_per_s).filter(|rate| is_rate(*rate));
@@ -454,7 +458,23 @@ pub fn calibrated(
             Some(format!("what was learnt of {name} is not kept: {error}: {why}"))
         }
     };
-    Ok(CalibrationResult { calibration, known: before.is_some(), warning })
+    Ok(CalibrationResult { calibration, known: !is_new, warning })
+}
+
+/// `None` if that fails: then what was measured before counts.
+fn measured_again(
+    card: &Identity,
+    before: Calibration,
+    device: &dyn exo_backend::Device,
+) -> Option<Calibration> {
+    match calibrate(device) {
+        Ok(found) => Some(Calibration { layer: found.layer.or(before.layer), ..found }),
+        Err(error) => {
+            let card = &card.name;
+            tracing::warn!(card, %error, "what was measured long ago could not be measured again: it counts");
+            None
+        }
+    }
 }
 
 fn clip(text: &str) -> String {

@@ -270,6 +270,12 @@ impl HubError {
         matches!(self, Self::Unreachable { source, .. } if crate::retry::is_line_away(source))
     }
 
+    /// Whether another attempt goes on from what is there: the line is away, another process fetches the
+    /// same, or somebody ended or paused it.
+    pub fn is_interruption(&self) -> bool {
+        matches!(self, Self::Busy { .. } | Self::Cancelled) || self.is_line_away()
+    }
+
     pub(crate) fn disk(attempt: &'static str, path: &std::path::Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Disk { attempt, path, source }
@@ -329,6 +335,12 @@ mod tests {
         assert!(!unreachable(ureq::Error::Timeout(ureq::Timeout::RecvResponse)).is_line_away());
         assert!(!unreachable(ureq::Error::Other("resolves to a private address".into())).is_line_away());
         assert!(!HubError::Cancelled.is_line_away());
+        // What is linked stays for the next attempt, or goes.
+        let busy = HubError::Busy { folder: PathBuf::from("/d") };
+        assert!(busy.is_interruption() && HubError::Cancelled.is_interruption());
+        assert!(unreachable(ureq::Error::HostNotFound).is_interruption());
+        assert!(!unreachable(ureq::Error::InvalidProxyUrl).is_interruption());
+        assert!(!disk(io::ErrorKind::StorageFull).is_interruption());
         let text = || "x".to_owned();
         assert_eq!(HubError::Lacks { host: text(), attempt: text(), problem: text() }.hint(), None);
         assert!(HubError::Answer { host: text(), attempt: text(), problem: text() }.hint().is_some());

@@ -205,11 +205,8 @@ impl FetchPlan {
                 ),
             }
         }
-        if cancel.is_cancelled() {
-            linked.iter().for_each(|path| _ = fs::remove_file(path));
-            return Err(HubError::Cancelled);
-        }
-        Ok(linked)
+        // What is linked by then stays: the next attempt does not read it again.
+        if cancel.is_cancelled() { Err(HubError::Cancelled) } else { Ok(linked) }
     }
 }
 

@@ -473,6 +473,9 @@ fn what_another_commit_on_this_disk_has_is_not_fetched_again() {
     let (root, copies) = (bench.folder.path(), plan.copies(bench.folder.path()));
     assert_eq!(plan.have(root, &copies).missing_bytes, 0);
     assert_eq!(plan.link_unchanged(root, &copies, &Cancel::default()).unwrap().len(), 1);
+    // An attempt that is interrupted leaves it to the next one, which does not read it again.
+    assert!(plan.link_unchanged(root, &copies, &Cancel::default()).unwrap().is_empty());
+    assert_eq!(plan.missing_bytes(root), 0);
     let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(3 * CHUNK));
     assert_eq!(bench.hub.sent_bytes(), sent, "the weights are those of the commit before");

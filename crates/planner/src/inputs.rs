@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, LayerRates, Provenance, TypeRates};
 
-/// A measurement older than this is stale: drivers, clocks and neighbours change in days.
-const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
+/// A measurement older than this is stale.
+const STALE_AFTER: Duration = Duration::from_secs(Provenance::FRESH_S as u64);
 /// A number outside of these bounds is refused, whatever it measures: no rate of today's devices reaches
 /// them.
 const PLAUSIBLE: std::ops::RangeInclusive<f64> = 1e-9..=1e18;

@@ -35,14 +35,35 @@ pub(crate) fn fingerprints(model: &Model) -> Result<Vec<LocalFile>, StoreError> 
 
 /// So many copies of a model are remembered beside the one that is used.
 const COPIES_MAX: usize = 8;
+/// Of a name.
+const NAME_CHARS_MAX: usize = 128;
 
-/// What stood at this path before is not there any more: it is `id` that stands there now.
+/// What stood at this path before is not there any more: it is `id` that stands there now. A further copy of
+/// what stood there takes its place, the last one that is as it was.
 fn vacate(entries: &mut Vec<Entry>, id: ModelId, path: &Path) {
     for entry in entries.iter_mut().filter(|e| e.id != id) {
-        entry.local = entry.local.take().filter(|other| other.path != path);
         entry.copies.retain(|other| other.path != path);
+        if entry.local.as_ref().is_none_or(|local| local.path != path) {
+            continue;
+        }
+        // What a check found is of the other.
+        entry.checked = None;
+        let last = entry.copies.iter().rposition(|copy| problem(copy).is_none());
+        entry.local = last.map(|at| entry.copies.remove(at));
+        // Named by its file, it is named by that which is left: the name is that of what stands there now.
+        if let Some(left) = &entry.local
+            && entry.name == file_name(path)
+        {
+            entry.name = file_name(&left.path);
+        }
     }
     entries.retain(|e| e.id == id || e.local.is_some() || e.fetched);
+}
+
+/// What a model in one file is called by itself.
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    exo_types::clean_name(name.strip_suffix(".gguf").unwrap_or(&name), NAME_CHARS_MAX)
 }
 
 /// Remembers a copy that was hashed, for as long as it is as it was. Each path counts once.
@@ -91,14 +112,18 @@ pub(crate) fn insert_local(
 /// The user's own copy, if there is one, or what became of it.
 pub(crate) fn usable_local(entry: &Entry) -> Option<Result<&Local, RecordProblem>> {
     let local = entry.local.as_ref()?;
-    let problem = local.files.iter().find_map(|file| match fs::metadata(&file.path) {
+    Some(problem(local).map_or(Ok(local), Err))
+}
+
+/// What became of a copy, if it is not as it was.
+fn problem(copy: &Local) -> Option<RecordProblem> {
+    copy.files.iter().find_map(|file| match fs::metadata(&file.path) {
         Err(_) => Some(RecordProblem::Vanished { path: file.path.clone() }),
         Ok(m) if Fingerprint::of(&m) != file.fingerprint => {
             Some(RecordProblem::Changed { path: file.path.clone() })
         }
         Ok(_) => None,
-    });
-    Some(problem.map_or(Ok(local), Err))
+    })
 }
 
 /// Reads from the user's file, which may be another by now: asked of the opened file, not of the path.

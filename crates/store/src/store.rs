@@ -509,7 +509,11 @@ impl Store {
 
     /// The manifest of the model that these files were when they were hashed, if they are still the same.
     fn hashed_before(&self, local: &Local) -> Result<Option<Arc<Manifest>>, StoreError> {
-        let is_it = |e: &Entry| e.local.as_ref() == Some(local) || e.copies.contains(local);
+        // What a check found damaged is not what was hashed; no damaged copy is among the others.
+        let is_it = |e: &Entry| match e.local.as_ref() == Some(local) {
+            true => e.checked != Some(false),
+            false => e.copies.contains(local),
+        };
         let entry = self.entries()?.into_iter().find(is_it);
         Ok(entry.and_then(|entry| self.manifest(entry.id).ok()))
     }

@@ -117,6 +117,8 @@ fn a_copy_that_a_check_found_damaged_is_read_again() {
     store.note_check(id, false).unwrap();
     assert!(!is_hashed(&second, "second"));
     assert!(is_hashed(&first, "first"), "its hashes are not those of the bytes that lie there");
+    store.note_check(id, false).unwrap();
+    assert!(is_hashed(&first, "third"), "nor are they while it is the one in use");
 }
 
 #[test]
@@ -134,6 +136,27 @@ fn a_second_copy_takes_the_path_of_what_stood_there_before() {
     // What comes there next takes it from the copy, too.
     assert_eq!(add(&store, &home.model("second.gguf", DType::F16)).id, before.id);
     assert_eq!(store.list().unwrap().len(), 2);
+}
+
+#[test]
+fn where_a_model_stood_may_come_another_while_a_copy_of_it_is_elsewhere() {
+    let home = Home::new();
+    let store = home.store();
+    let [first, second, third] =
+        ["first.gguf", "second.gguf", "third.gguf"].map(|name| home.model(name, DType::F32));
+    let known = add(&store, &first);
+    assert_eq!((add(&store, &second).id, add(&store, &third).id), (known.id, known.id));
+    store.note_check(known.id, false).unwrap();
+    fs::remove_file(&third).unwrap();
+    let other = add(&store, &home.model("first.gguf", DType::F16));
+    assert_ne!(other.id, known.id);
+    assert_eq!(store.find("first").unwrap(), other);
+    let left = store.find("second").unwrap();
+    assert_eq!((left.id, left.checked, left.problem), (known.id, None, None), "the copy that is still there");
+    assert_eq!(left.path.file_name(), second.file_name());
+    // Nothing is left of it once something else stands there, too.
+    add(&store, &home.model("second.gguf", DType::F16));
+    assert!(store.find(&known.id.to_full()).is_err());
 }
 
 #[test]

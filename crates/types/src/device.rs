@@ -127,12 +127,19 @@ pub struct Provenance {
 impl Provenance {
     /// Nothing is told to be older: ten years.
     pub const AGE_S_MAX: u32 = 10 * 365 * 24 * 3600;
+    /// What is older is stale, and a start measures it again: drivers, clocks and neighbours change in days.
+    pub const FRESH_S: u32 = 24 * 3600;
 
     /// What these are so many seconds later.
     #[must_use]
     pub fn later(self, by_s: u64) -> Self {
         let by_s = u32::try_from(by_s).unwrap_or(u32::MAX);
         Self { age_s: self.age_s.saturating_add(by_s).min(Self::AGE_S_MAX), ..self }
+    }
+
+    /// Whether it is not stale.
+    pub fn is_fresh(self) -> bool {
+        self.age_s <= Self::FRESH_S
     }
 
     /// Whether a node could have measured like that.

@@ -2353,7 +2353,7 @@ export type PromptTokensDetails = {
 
 /** See [`Provenance`]. A plan counts what is older than a day with a wider range. */
 export type ProvenanceView = {
-  /** How old the last of them is, in seconds: rounded up to minutes, and beyond an hour to hours. */
+  /** Seconds since the last one: rounded up to a minute, beyond an hour to ten, beyond a day to an hour. */
   age_s: number;
   /** Number of measurements. */
   samples: number;

@@ -49,10 +49,11 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
     if json.json {
         return ui::json(&pulls);
     }
-    let told: TelemetryView = client.get("/exo/v1/telemetry").await?;
-    let others = other_rows(&told);
+    let (others, unknown) = rows_of_others(client.get("/exo/v1/telemetry").await);
+    unknown.iter().for_each(|why| ui::note(why));
     if pulls.is_empty() && others.is_empty() {
-        ui::line("nothing is being fetched; `exo pull REFERENCE` begins a download");
+        let by = if unknown.is_some() { " by this node" } else { "" };
+        ui::line(format!("nothing is being fetched{by}; `exo pull REFERENCE` begins a download"));
         return Ok(());
     }
     let rows = pulls.iter().map(|p| {
@@ -76,6 +77,14 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
         ui::table(&["node", "reference", "state", "verified", "rate"], others);
     }
     Ok(())
+}
+
+/// What other members fetch, or why that is not known: what this node fetches is shown all the same.
+fn rows_of_others(told: anyhow::Result<TelemetryView>) -> (Vec<Vec<String>>, Option<String>) {
+    match told {
+        Ok(told) => (other_rows(&told), None),
+        Err(error) => (Vec::new(), Some(format!("what other nodes fetch is not known: {error:#}"))),
+    }
 }
 
 /// What the other members say of their downloads.
@@ -254,7 +263,17 @@ mod tests {
             })
         };
         let told = serde_json::json!({"self_node": "a", "nodes": [node("a"), node("b")]});
-        let rows = other_rows(&serde_json::from_value(told).unwrap());
+        let (rows, unknown) = rows_of_others(Ok(serde_json::from_value(told).unwrap()));
         assert_eq!(rows, [["node b", "hf.co/a/b", "fetches", "1.00 MiB of ?", "-"]]);
+        assert_eq!(unknown, None);
+    }
+
+    #[test]
+    fn where_nobody_tells_what_others_fetch_that_is_said_and_ends_nothing() {
+        let silent = anyhow::anyhow!("no answer within 30 s").context("cannot ask the node");
+        let (rows, unknown) = rows_of_others(Err(silent));
+        assert!(rows.is_empty());
+        let expected = "what other nodes fetch is not known: cannot ask the node: no answer within 30 s";
+        assert_eq!(unknown.as_deref(), Some(expected));
     }
 }

@@ -18,16 +18,23 @@ pub(super) enum Event {
 
 type Events = Arc<Mutex<Vec<Event>>>;
 
-pub(super) struct FakeDevice {
+pub(crate) struct FakeDevice {
     owner: Owner,
     evict_takes: Duration,
+    is_broken: bool,
     weights: Mutex<u64>,
     events: Events,
 }
 
 impl FakeDevice {
-    pub(super) fn new(evict_takes: Duration) -> Self {
-        Self { owner: Owner::next(), evict_takes, weights: Mutex::default(), events: Events::default() }
+    pub(crate) fn new(evict_takes: Duration) -> Self {
+        let (weights, events) = (Mutex::default(), Events::default());
+        Self { owner: Owner::next(), evict_takes, is_broken: false, weights, events }
+    }
+
+    /// One that cannot be measured.
+    pub(crate) fn broken() -> Self {
+        Self { is_broken: true, ..Self::new(Duration::ZERO) }
     }
 
     pub(super) fn events(&self) -> Vec<Event> {
@@ -99,6 +106,10 @@ impl Device for FakeDevice {
     }
 
     fn buffer(&self, element: Element, len: usize) -> Result<Buffer, AllocError> {
+        if self.is_broken {
+            let what = "a buffer of a broken device".to_owned();
+            return Err(AllocError::OutOfMemory { what, needed_bytes: len as u64, free_bytes: 0 });
+        }
         Ok(Buffer { element, len, storage: self.stored(Vec::new()) })
     }
 

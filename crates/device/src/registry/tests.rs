@@ -3,6 +3,7 @@ use std::fs;
 use exo_types::Provenance;
 
 use super::*;
+use crate::calibrate::fake::FakeDevice;
 
 fn card(address: Option<&str>, uuid: Option<&str>) -> Identity {
     Identity {
@@ -104,6 +105,27 @@ fn rates_keep_their_date_until_they_are_measured_again() {
     let again = MeasuredAt { unix_s: 300_000, passes: 3 };
     registry.note(&here, "vulkan", BackendRecord { measured: Some(again), ..measured("1") }, 300_000);
     assert_eq!(date(&registry), Some(again));
+}
+
+#[test]
+fn what_was_measured_more_than_a_day_ago_is_measured_again_and_stays_where_that_fails() {
+    let (folder, here) = (tempfile::tempdir().unwrap(), card(None, None));
+    let opened = |device: &FakeDevice, age_s: u64| {
+        let before = MeasuredAt { unix_s: exo_stdx::unix_s() - age_s, passes: 12 };
+        let record = BackendRecord { measured: Some(before), ..measured("1") };
+        changed(folder.path(), |registry| registry.note(&here, "cuda", record, 7));
+        let CalibrationResult { calibration, known, .. } =
+            calibrated(folder.path(), &here, "cuda", "1", device).unwrap();
+        let kept = Registry::look(folder.path()).calibration(&here, "cuda", "1").unwrap();
+        assert_eq!(kept.measured, calibration.measured, "what is told is what the next start finds");
+        (known, calibration.read_bytes_per_s == 3e11, calibration.measured == Some(before))
+    };
+    let day_s = u64::from(Provenance::FRESH_S);
+    // It would fail if it were measured.
+    assert_eq!(opened(&FakeDevice::broken(), day_s - 60), (true, true, true));
+    assert_eq!(opened(&FakeDevice::broken(), day_s + 60), (true, true, true), "the date stays, too");
+    assert_eq!(opened(&FakeDevice::new(Duration::ZERO), day_s + 60), (false, false, false));
+    assert!(calibrated(folder.path(), &here, "cuda", "2", &FakeDevice::broken()).is_err(), "nothing is known");
 }
 
 #[test]

@@ -332,8 +332,9 @@ impl Pull {
             room = self.take_room(shared, still_needed, cancel)?;
         }
         let fetched = self.fetch_files(shared, client, plan, options, &room.claim, cancel);
-        // What another process fetches to this folder counts on them; else the next attempt makes them again.
-        if fetched.as_ref().is_err_and(|error| !matches!(error, HubError::Busy { .. })) {
+        // The next attempt, or another process that fetches to this folder, does not read these files again.
+        // After any other failure nobody may come for them.
+        if fetched.as_ref().is_err_and(|error| !error.is_interruption()) {
             linked.iter().for_each(|path| _ = std::fs::remove_file(path));
         }
         Ok(AttemptResult::Files(fetched?))
