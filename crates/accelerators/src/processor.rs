@@ -76,8 +76,7 @@ pub fn known_types(data_dir: &Path, options: &ProcessorOptions) -> Vec<TypeRates
 pub fn measure_types(data_dir: &Path, options: &ProcessorOptions, wanted: &[DType]) -> Vec<TypeRates> {
     let mut known = known_types(data_dir, options);
     let is_known = |known: &[TypeRates], dtype: DType| {
-        dtype == DType::Q8_0
-            || known.iter().any(|rates| rates.dtype == dtype && rates.measured.is_fresh())
+        dtype == DType::Q8_0 || known.iter().any(|rates| rates.dtype == dtype && rates.measured.is_fresh())
     };
     for &dtype in wanted {
         if is_known(&known, dtype) {

@@ -88,7 +88,7 @@ pub mod tests {
         assert!(refused(&[("", "ok"), ("", "sesamé")]).contains("key 2"));
         assert!(refused(&[("anna", "")]).contains("openssl rand"));
         assert!(refused(&[("local", "sesame")]).contains("`local` is"));
-        assert!(refused(&[("\u{200b}", "sesame")]).contains("no name"));
+        assert!(refused(&[("\u{200b}", "sesame")]).contains("cannot name a key"));
         assert!(refused(&[("anna", "sesame"), ("ben", "sesame")]).contains("`anna` and `ben`"));
         check(&named(&[("", "sesame"), ("", "sesame")]), "default").unwrap();
     }

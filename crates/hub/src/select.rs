@@ -454,8 +454,8 @@ mod tests {
         assert_eq!(variant.files.len(), 6);
         for (index, problem) in [
             (r#"{"weight_map":{"a":"model-3.safetensors"}}"#, "not in the repository"),
-            (r#"{"weight_map":{"a":"../x.safetensors"}}"#, "no name of a shard"),
-            (r#"{"weight_map":{"a":"x.bin"}}"#, "no name of a shard"),
+            (r#"{"weight_map":{"a":"../x.safetensors"}}"#, "not the name of a shard"),
+            (r#"{"weight_map":{"a":"x.bin"}}"#, "not the name of a shard"),
             (r#"{"weight_map":{}}"#, "is empty"),
             ("<html>", "not JSON"),
         ] {

@@ -1140,11 +1140,7 @@ fn free_memory_that_devices_share_is_counted_once() {
     let free = |at: usize| request.devices[at].device.memory_free_bytes;
     let facts = || request.devices.iter().map(|d| &d.device);
     assert_eq!(memory_free_bytes(facts()), free(0) + free(2));
-    assert_eq!(
-        memory_free_bytes(facts().skip(1)),
-        free(1) + free(2),
-        "no more than a device is limited to"
-    );
+    assert_eq!(memory_free_bytes(facts().skip(1)), free(1) + free(2), "no more than a device is limited to");
 }
 
 #[test]

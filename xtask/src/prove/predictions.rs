@@ -165,6 +165,9 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
     verdict(&cases)
 }
 
+/// Milliseconds to the first token where there is one stream, and tokens per second.
+type Measurement = (Option<f64>, f64);
+
 /// Plans first, for each case, and then answers: steps teach plans.
 fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Result<Vec<Case>> {
     let Options { prompts, streams, answers: answers_of_round, rounds, .. } = options;
@@ -197,7 +200,7 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
     let mut number = 0;
     answer(server, model, 16, number)?;
     // Time to the first token and rate, by case and round.
-    let mut measured: Vec<Vec<(Option<f64>, f64)>> = vec![Vec::new(); wanted.len()];
+    let mut measured: Vec<Vec<Measurement>> = vec![Vec::new(); wanted.len()];
     for _ in 0..*rounds {
         for (&(streams, prompt), medians) in wanted.iter().zip(&mut measured) {
             let mut of_round = Vec::new();
@@ -211,7 +214,7 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
     }
     let mut cases = Vec::new();
     for (((streams, prompt), planned), measured) in wanted.into_iter().zip(planned).zip(measured) {
-        let pair = |what: &str, value: &dyn Fn(&(Option<f64>, f64)) -> f64| -> anyhow::Result<Pair> {
+        let pair = |what: &str, value: &dyn Fn(&Measurement) -> f64| -> anyhow::Result<Pair> {
             let number = |key: &str| planned[what][key].as_f64().with_context(|| format!("no {what}"));
             let medians = measured.iter().map(value).collect();
             Ok(Pair { low: number("low")?, expected: number("expected")?, high: number("high")?, medians })
@@ -252,7 +255,7 @@ fn answers(
     prompt: u32,
     first: u32,
     streams: u32,
-) -> anyhow::Result<(Option<f64>, f64)> {
+) -> anyhow::Result<Measurement> {
     if streams == 1 {
         let (ttft_ms, tokens_per_s) = answer(server, model, prompt, first)?;
         return Ok((Some(ttft_ms), tokens_per_s));

@@ -125,7 +125,10 @@ fn what_was_measured_more_than_a_day_ago_is_measured_again_and_stays_where_that_
     assert_eq!(opened(&FakeDevice::broken(), day_s - 60), (true, true, true));
     assert_eq!(opened(&FakeDevice::broken(), day_s + 60), (true, true, true), "the date stays, too");
     assert_eq!(opened(&FakeDevice::new(Duration::ZERO), day_s + 60), (false, false, false));
-    assert!(calibrated(folder.path(), &here, "cuda", "2", &FakeDevice::broken()).is_err(), "nothing is known");
+    assert!(
+        calibrated(folder.path(), &here, "cuda", "2", &FakeDevice::broken()).is_err(),
+        "nothing is known"
+    );
 }
 
 #[test]
