@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn a_dependency_is_found_however_far_away_with_the_way_to_it() {
-        let packages = [("rand", "getrandom"), ("getrandom", "libc"), ("libc", ""), ("tokio", "libc")];
+        let packages = [("dice", "getrandom"), ("getrandom", "libc"), ("libc", ""), ("tokio", "libc")];
         let block = |(name, needs)| {
             format!(
                 "[[package]]\nname = \"{name}\"\nversion = \"1.0.0\"\ndependencies = [\n \"{needs}\",\n]\n"
@@ -332,10 +332,10 @@ mod tests {
         };
         let needs = BTreeMap::from([
             manifest("exo-types", ""),
-            manifest("exo-cluster", "exo-types.workspace = true\nrand = \"1\""),
+            manifest("exo-cluster", "exo-types.workspace = true\ndice = \"1\""),
             manifest("exo-node", "tokio.workspace = true"),
         ]);
         let told = dependencies(&lock, &needs);
-        assert_eq!(told, ["exo-cluster is pure and depends on getrandom: exo-cluster -> rand -> getrandom"]);
+        assert_eq!(told, ["exo-cluster is pure and depends on getrandom: exo-cluster -> dice -> getrandom"]);
     }
 }
