@@ -7,6 +7,10 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Node, Start, flat, known, run, stderr, stdout};
 
+/// How often an idle node wakes up, in a second.
+#[cfg(target_os = "linux")]
+const WAKES_PER_S_MAX: f64 = 60.0;
+
 fn alone(flags: &[&str]) -> Node {
     let flags = flags.iter().chain(&["--no-discovery"]).map(|flag| (*flag).to_owned()).collect();
     Node::start(Start { name: "solo", group: "threads", flags, ..Start::default() })
@@ -135,6 +139,19 @@ fn processor_time(pid: u32) -> Duration {
     Duration::from_millis(10 * ticks)
 }
 
+/// How often threads of the process have waited so far.
+#[cfg(target_os = "linux")]
+fn times_waited(pid: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    // One may end meanwhile.
+    let texts = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("status")).ok());
+    let waits = texts.map(|text| {
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.map_or(0, |count| count.trim().parse::<u64>().unwrap())
+    });
+    waits.sum()
+}
+
 /// Processor time of this thread so far.
 #[cfg(target_os = "linux")]
 fn own_time() -> Duration {
@@ -165,14 +182,18 @@ fn an_idle_node_with_a_loaded_model_takes_less_than_a_hundredth_of_a_processor()
     // Neighbours on the machine only ever add (cold caches, a slower clock), for a minute at times: the best
     // of a few looks is the node's, and where a little work is slow beside it, so is the node. On a quiet
     // machine a hundredth of a processor is three times that work; on one that was three times as slow a node
-    // took 3.2 to 3.6 times, as much of what it touches is cold by then.
+    // took 3.2 to 3.6 times, as its code was cold each time. How often it wakes up depends on nobody else.
     let mut shares = Vec::new();
     let is_idle = |(share, little): &(f64, f64)| *share < f64::max(0.01, 4.0 * little);
     while shares.len() < 5 && !shares.iter().any(is_idle) {
         let (began, before) = (Instant::now(), processor_time(node.pid()));
+        let waits = times_waited(node.pid());
         let little = a_little_work();
         let share = |time: Duration| time.as_secs_f64() / began.elapsed().as_secs_f64();
         shares.push((share(processor_time(node.pid()) - before), share(little)));
+        let per_s = times_waited(node.pid()).saturating_sub(waits) as f64 / began.elapsed().as_secs_f64();
+        assert!(per_s < WAKES_PER_S_MAX, "an idle node wakes up {per_s:.0} times a second");
+        println!("woke up {per_s:.1} times a second");
     }
     println!("shares of a processor, and of a little work beside it: {shares:.4?}");
     assert!(

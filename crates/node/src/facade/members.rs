@@ -29,6 +29,8 @@ const TOKEN_HOURS_MAX: u32 = 24 * 30;
 /// How long a door is open that a person opens, if nobody says, and at most.
 const DOOR_MINUTES: u32 = 10;
 const DOOR_MINUTES_MAX: u32 = 60;
+/// Of a change of the members.
+const NOT_ON_DISK: &str = "the change was not on this node's disk";
 /// Why nobody is let in there.
 const NO_PORT: &str = "this node runs for one command and has no port for others; start one with `exo`";
 /// Nodes that a token may let in: a cluster has no more.
@@ -45,7 +47,7 @@ impl NodeFacade {
         match self.ask(question, ANSWER_MAX).await {
             Ok(Answer::Acted(Ok(()))) => Ok(()),
             Ok(Answer::Acted(Err(refusal))) => Err(AdminError::Conflict { message: refusal.to_string() }),
-            other => Err(not_acted(NoAnswer::of(other))),
+            other => Err(goes_on(NoAnswer::of(other), NOT_ON_DISK)),
         }
     }
 
@@ -120,7 +122,7 @@ impl NodeFacade {
             Ok(Answer::Joined(Err(failure))) => Err(AdminError::Conflict {
                 message: exo_types::printable(&failure.to_string(), FAILURE_CHARS_MAX),
             }),
-            other => Err(not_joined(NoAnswer::of(other))),
+            other => Err(goes_on(NoAnswer::of(other), "the join had not ended")),
         }
     }
 
@@ -142,23 +144,13 @@ impl NodeFacade {
     }
 }
 
-/// A change of the members that waits for the disk is made whoever waits for it.
-fn not_acted(why: NoAnswer) -> AdminError {
+/// What takes longer than who waits for it goes on, as a change of the members that waits for the disk does;
+/// `what` says what was not so in time.
+fn goes_on(why: NoAnswer, what: &str) -> AdminError {
     let NoAnswer::Late { within } = why else { return why.into() };
     let within = exo_cluster::bounds::time(within);
     let message = format!(
-        "the change was not on this node's disk within {within}; it goes on without you: see `exo status` before you \
-         ask for it again"
-    );
-    AdminError::Late { message }
-}
-
-/// Nor does a join end that takes longer than who waits for it.
-fn not_joined(why: NoAnswer) -> AdminError {
-    let NoAnswer::Late { within } = why else { return why.into() };
-    let within = exo_cluster::bounds::time(within);
-    let message = format!(
-        "the join had not ended within {within}; it goes on without you: see `exo status` before you ask for it again"
+        "{what} within {within}; it goes on without you: see `exo status` before you ask for it again"
     );
     AdminError::Late { message }
 }
@@ -189,11 +181,11 @@ mod tests {
 
     #[test]
     fn a_change_that_waits_for_the_disk_goes_on_and_is_not_told_as_the_end_of_the_node() {
-        let AdminError::Late { message } = not_acted(NoAnswer::Late { within: ANSWER_MAX }) else {
+        let AdminError::Late { message } = goes_on(NoAnswer::Late { within: ANSWER_MAX }, NOT_ON_DISK) else {
             panic!("another error");
         };
         assert!(message.contains("within 12 s; it goes on without you: see `exo status`"), "{message}");
-        let AdminError::Unavailable { reason, .. } = not_acted(NoAnswer::Ending) else {
+        let AdminError::Unavailable { reason, .. } = goes_on(NoAnswer::Ending, NOT_ON_DISK) else {
             panic!("another error");
         };
         assert_eq!(reason, "the node is shutting down");
