@@ -33,6 +33,11 @@ impl Clock {
         Self { began, offset_us, drift_ppm, wall_offset_s }
     }
 
+    /// The wall clock is set, by so many seconds. Whatever else it counts goes on as before.
+    pub fn set_wall(&mut self, by_s: i64) {
+        self.wall_offset_s = self.wall_offset_s.saturating_add(by_s);
+    }
+
     /// What it says when the world's time is `at`.
     pub fn now(&self, at: Time) -> Now {
         let passed = at.0.saturating_sub(self.began.0);
@@ -73,6 +78,19 @@ mod tests {
                 assert!(at.0 == 500 || clock.now(Time(at.0 - 1)).time < local, "node {node} ahead {ahead}");
             }
         }
+    }
+
+    #[test]
+    fn a_wall_clock_that_is_set_moves_nothing_else_and_shows_no_time_before_1970() {
+        let at = Time(2_000_000);
+        let mut clock = Clock::new(3, 1, 0, Time(0));
+        let before = clock.now(at);
+        clock.set_wall(86_400);
+        assert_eq!((clock.now(at).time, clock.now(at).unix_s), (before.time, before.unix_s + 86_400));
+        clock.set_wall(-100 * 31_536_000);
+        assert_eq!((clock.now(at).time, clock.now(at).unix_s), (before.time, 0));
+        clock.set_wall(100 * 31_536_000 - 86_400);
+        assert_eq!(clock.now(at), before);
     }
 
     #[test]

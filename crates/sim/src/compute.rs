@@ -43,6 +43,7 @@ impl World {
             return self.fail("effects_make_sense", format!("n{node} loads {engine:?} twice"));
         }
         if let Some(is_refusal) = fails {
+            self.fired("load fails");
             let kind = if is_refusal { LoadFault::Device } else { LoadFault::Open };
             let event = EngineEvent::LoadFailed { kind, detail: "the simulated load failed".to_owned() };
             return self.engine_at(now + took / 2, node, engine, Input::Engine { engine, event });
@@ -143,6 +144,9 @@ impl World {
         process.device_free_at = process.device_free_at.max(now).max(loaded.free_at) + took;
         loaded.free_at = process.device_free_at;
         let at = loaded.free_at;
+        if fails.is_some() {
+            self.fired("step fails");
+        }
         self.computed_at(at, node, engine, (position, term, step), result, took);
     }
 

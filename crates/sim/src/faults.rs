@@ -4,6 +4,7 @@
 //! others unchanged. A fault names nodes by number; in a run with fewer nodes the number is taken modulo
 //! these.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use exo_types::Time;
@@ -159,6 +160,15 @@ pub enum FaultKind {
         /// How long.
         lasting: Duration,
     },
+    /// A wall clock is set.
+    SetWallClock {
+        /// On which node.
+        node: usize,
+        /// By so many seconds, forwards or back.
+        by_s: i64,
+        /// So long after that it is set right; `None` if it stays as it is.
+        lasting: Option<Duration>,
+    },
     /// A member keeps entries of the log of trust to itself.
     Withhold {
         /// The node.
@@ -231,6 +241,8 @@ impl Fault {
                 | FaultKind::HangDevice { lasting, .. }
                 | FaultKind::SlowLink { lasting, .. }
                 | FaultKind::Withhold { lasting, .. } => lasting,
+                // One that stays wrong is in nobody's way.
+                FaultKind::SetWallClock { lasting, .. } => lasting.unwrap_or(Duration::ZERO),
                 FaultKind::Reset { .. }
                 | FaultKind::LoseEngine { .. }
                 | FaultKind::FailWrite { .. }
@@ -240,6 +252,38 @@ impl Fault {
                 | FaultKind::LieOfData { .. }
                 | FaultKind::Stranger { .. } => Duration::ZERO,
             }
+    }
+}
+
+impl FaultKind {
+    /// What it is called where faults are counted.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Crash { .. } => "crash",
+            Self::KillCoordinator { .. } => "crash of the coordinator",
+            Self::CutOff { .. } => "node cut off",
+            Self::CutPair { .. } => "pair cut",
+            Self::Reset { .. } => "links reset",
+            Self::Freeze { .. } => "freeze",
+            Self::LoseEngine { .. } => "engine lost",
+            Self::SlowDisk { .. } => "slow disk",
+            Self::FullDisk { .. } => "full disk",
+            Self::HangDevice { .. } => "device hangs",
+            Self::FailWrite { .. } => "write fails",
+            Self::FailSteps { .. } => "step fails",
+            Self::FailLoad { .. } => "load fails",
+            Self::Lie { .. } => "lie about members",
+            Self::LieOfData { .. } => "lie on the data channel",
+            Self::Stranger { .. } => "stranger",
+            Self::SlowLink { .. } => "slow link",
+            Self::SetWallClock { .. } => "wall clock set",
+            Self::Withhold { .. } => "news withheld",
+        }
+    }
+
+    /// Whether it waits for something that it makes go wrong: then that is counted, and not its beginning.
+    pub fn waits(&self) -> bool {
+        matches!(self, Self::FailSteps { .. } | Self::FailLoad { .. } | Self::LieOfData { .. })
     }
 }
 
@@ -299,6 +343,13 @@ impl Own {
     fn down(&self) -> Duration {
         self.draw(9).millis(100, 9000)
     }
+
+    /// Seconds to minutes, hours, days or years: forwards, or as far back as 1970.
+    fn wall_jump_s(&self) -> i64 {
+        let unit_s = [10, 3_600, 86_400, 31_536_000][self.draw(10).below(4) as usize];
+        let seconds = unit_s * self.draw(11).between(1, 60) as i64;
+        if self.draw(14).per_cent(50) { seconds } else { -seconds }
+    }
 }
 
 /// A way to make a fault, and how often it comes.
@@ -343,6 +394,12 @@ const RARE: &[Maker] = &[
     }),
 ];
 
+/// Faults that only runs of everything have: others are what they were without them.
+const LATER: &[Maker] = &[(1, |own| {
+    let lasting = own.draw(15).per_cent(50).then(|| own.lasting());
+    FaultKind::SetWallClock { node: own.node(2), by_s: own.wall_jump_s(), lasting }
+})];
+
 /// The first number of what a liar does.
 const LIES_FROM: usize = 100;
 /// The first number of a rare fault.
@@ -353,6 +410,8 @@ const LIES_OF_DATA_FROM: usize = 300;
 const TRICKS_FROM: usize = 400;
 /// The first number of a slow link.
 const SLOW_LINKS_FROM: usize = 500;
+/// The first number of what only runs of everything have.
+const LATER_FROM: usize = 600;
 
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
@@ -370,6 +429,22 @@ pub fn rare(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> 
         Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind: kind(&own, RARE) }
     };
     (0..count).map(one).collect()
+}
+
+/// What only runs of everything have. They count on from the others.
+pub fn later(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: LATER_FROM + index };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind: kind(&own, LATER) }
+    };
+    (0..count).map(one).collect()
+}
+
+/// What everything is that goes wrong in runs of everything, as it is called.
+pub fn names() -> BTreeSet<&'static str> {
+    let makers = MAKERS.iter().chain(RARE).chain(LATER);
+    let named = makers.map(|(_, make)| make(&Own { seed: 0, index: 0 }).name());
+    named.chain(slow_links(0, 1, 0, 1).iter().map(|fault| fault.kind.name())).collect()
 }
 
 /// What a lying member does in a run of a seed. They count on from the faults.
@@ -442,8 +517,6 @@ fn kind(own: &Own, makers: &[Maker]) -> FaultKind {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
@@ -455,11 +528,15 @@ mod tests {
 
     #[test]
     fn every_kind_comes_and_all_are_in_time() {
-        let of_seed = |seed| [list(seed, 6, 2000, 28_000), rare(seed, 2, 2000, 28_000)].concat();
+        let of_seed = |seed| {
+            let own = later(seed, 3, 2000, 28_000);
+            [list(seed, 6, 2000, 28_000), rare(seed, 2, 2000, 28_000), own].concat()
+        };
         let faults: Vec<Fault> = (0..200).flat_map(of_seed).collect();
         let kinds: BTreeSet<_> =
             faults.iter().map(|f| std::mem::discriminant(&f.kind)).map(|d| format!("{d:?}")).collect();
-        assert_eq!(kinds.len(), MAKERS.len() + RARE.len());
+        assert_eq!(kinds.len(), MAKERS.len() + RARE.len() + LATER.len());
+        assert_eq!(names().len(), kinds.len() + 1, "each has a name of its own, and so have slow links");
         assert!(faults.iter().all(|f| (2_000_000..=36_000_000).contains(&f.at.0)));
         let late = |f: &&Fault| f.over().0 > 38_000_000 && f.index < RARE_FROM;
         assert!(faults.iter().filter(late).count() < 30, "few are late");

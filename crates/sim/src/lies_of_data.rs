@@ -97,6 +97,7 @@ impl World {
         }
         // What the wire refuses ends the link, and nothing is learned.
         if DataMessage::decode(&lie.encode()).is_ok() {
+            self.fired("lie on the data channel");
             self.tell(|| format!("n{liar} lies to n{to}: {lie:?}"));
             self.send(liar, link, Outgoing::Data(Box::new(lie)));
         }

@@ -70,6 +70,8 @@ pub struct Troubles {
     pub withholds: u32,
     /// The next load fails: refused by the device or not.
     pub fail_load: Option<bool>,
+    /// So many seconds were added to the wall clock: restarts do not mend it.
+    pub wall_ahead_s: i64,
 }
 
 /// A running process.
@@ -129,6 +131,14 @@ impl Node {
         self.process.as_ref().is_some_and(|process| process.frozen == 0)
     }
 
+    /// Sets the wall clock, by so many seconds.
+    pub fn set_wall(&mut self, by_s: i64) {
+        self.troubles.wall_ahead_s += by_s;
+        if let Some(process) = &mut self.process {
+            process.clock.set_wall(by_s);
+        }
+    }
+
     /// The next number for a link.
     pub fn give_link(&mut self) -> LinkId {
         self.links_given += 1;
@@ -145,7 +155,8 @@ impl Node {
     ) -> Vec<exo_machine::Effect> {
         self.life += 1;
         self.has_power = true;
-        let clock = Clock::new(seed, self.index, self.life, now);
+        let mut clock = Clock::new(seed, self.index, self.life, now);
+        clock.set_wall(self.troubles.wall_ahead_s);
         let config = MachineConfig {
             #[cfg(feature = "planted")]
             planted,

@@ -17,6 +17,8 @@ use crate::faults::{self, Fault, FaultKind};
 pub enum Kind {
     /// Things go wrong.
     Faults,
+    /// All goes wrong that there is: what does in [`Kind::Faults`] of the same seed, and what came later.
+    Everything,
     /// Nothing goes wrong: every request must be answered completely.
     Quiet,
     /// Nothing goes wrong, and the nodes begin as clusters of their own.
@@ -31,8 +33,9 @@ pub enum Kind {
 
 impl Kind {
     /// All of them, and what each is called.
-    pub const ALL: [(Self, &'static str); 6] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::Faults, "faults"),
+        (Self::Everything, "everything"),
         (Self::Quiet, "quiet"),
         (Self::Join, "join"),
         (Self::Lies, "lies"),
@@ -43,6 +46,11 @@ impl Kind {
     /// The one of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(kind, _)| *kind)
+    }
+
+    /// Whether things go wrong that end answers.
+    fn has_faults(self) -> bool {
+        matches!(self, Self::Faults | Self::Everything)
     }
 
     fn name(self) -> &'static str {
@@ -158,13 +166,13 @@ impl Scenario {
         let is_founded = match kind {
             Kind::Join => false,
             Kind::Lies | Kind::Wire | Kind::Strangers => true,
-            Kind::Faults | Kind::Quiet => founded.per_cent(80),
+            Kind::Faults | Kind::Everything | Kind::Quiet => founded.per_cent(80),
         };
         let mut faults = faults_of(seed, kind, is_founded, fault_count);
         let (from_ms, until_ms) = match kind {
             _ if !is_founded => CLIENTS_JOINING_MS,
             Kind::Quiet | Kind::Lies | Kind::Wire | Kind::Strangers => CLIENTS_QUIET_MS,
-            Kind::Faults | Kind::Join => CLIENTS_MS,
+            Kind::Faults | Kind::Everything | Kind::Join => CLIENTS_MS,
         };
         let mut clients = clients::list(seed, client_count.between(4, 24) as usize, from_ms, until_ms);
         if let Some(only) = &choice.only {
@@ -227,7 +235,7 @@ impl Scenario {
             )
         };
         let removes = self.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. }));
-        self.kind == Kind::Faults || removes || !self.faults.iter().all(is_told)
+        self.kind.has_faults() || removes || !self.faults.iter().all(is_told)
     }
 
     /// Nodes that an admin appoints, if it gets to it.
@@ -251,18 +259,24 @@ impl Scenario {
 fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<Fault> {
     let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
     let (faults, lies) = match kind {
-        Kind::Faults => (fault_count.between(1, 7), 0),
+        Kind::Faults | Kind::Everything => (fault_count.between(1, 7), 0),
         Kind::Lies => (fault_count.between(0, 3), mix(seed, DrawFor::Scenario, 60).between(3, 20)),
         Kind::Quiet | Kind::Join | Kind::Wire | Kind::Strangers => (0, 0),
     };
     let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
     faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));
-    if kind == Kind::Faults && mix(seed, DrawFor::Scenario, 70).per_cent(40) {
+    if kind.has_faults() && mix(seed, DrawFor::Scenario, 70).per_cent(40) {
         faults.extend(faults::rare(seed, 1, from_ms, until_ms));
     }
-    if kind == Kind::Faults && mix(seed, DrawFor::Scenario, 71).per_cent(30) {
+    if kind.has_faults() && mix(seed, DrawFor::Scenario, 71).per_cent(30) {
         let count = mix(seed, DrawFor::Scenario, 72).between(1, 2) as usize;
         faults.extend(faults::slow_links(seed, count, from_ms, until_ms));
+    }
+    if kind == Kind::Everything {
+        let count = mix(seed, DrawFor::Scenario, 73).between(1, 3) as usize;
+        faults.extend(faults::later(seed, count, from_ms, until_ms));
+        // A clock that is set shuts the window by which fresh nodes join, as it should.
+        faults.retain(|fault| is_founded || !matches!(fault.kind, FaultKind::SetWallClock { .. }));
     }
     if kind == Kind::Wire {
         let count = mix(seed, DrawFor::Scenario, 80).between(10, 40) as usize;
@@ -289,12 +303,12 @@ fn asks(
         let at = draw(1).time_ms(from_ms, until_ms);
         asks.push(Ask { at, node: draw(2).below(60) as usize, what: AskWhat::Place });
     }
-    if removes && kind == Kind::Faults {
+    if removes && kind.has_faults() {
         let at = draw(3).time_ms(10_000, 30_000);
         asks.push(Ask { at, node: draw(4).below(60) as usize, what: AskWhat::Unload });
     }
     // With as many stages as nodes, requests are refused while one is drained: of a quiet run that is broken.
-    let may_drain = kind == Kind::Faults || kind == Kind::Quiet && (stages_min as usize) < nodes;
+    let may_drain = kind.has_faults() || kind == Kind::Quiet && (stages_min as usize) < nodes;
     if may_drain && draw(5).per_cent(40) {
         let whom = draw(6).below(nodes as u64) as usize;
         let drain = if draw(7).per_cent(70) { Drain::Lasting } else { Drain::Leaving };
@@ -310,7 +324,7 @@ fn asks(
             asks.push(Ask { at, node, what: AskWhat::Drain { node: whom, drain } });
         }
     }
-    if kind == Kind::Faults && is_founded && draw(12).per_cent(40) {
+    if kind.has_faults() && is_founded && draw(12).per_cent(40) {
         asks.extend(placing_and_unloading(seed));
     }
     if kind == Kind::Lies {
@@ -364,6 +378,16 @@ mod tests {
         assert_eq!(less.faults, all.faults[..1]);
         assert_eq!(less.clients, all.clients[2..4]);
         assert_eq!((less.lans, less.stages_min, less.asks), (all.lans, all.stages_min, all.asks));
+    }
+
+    #[test]
+    fn a_run_of_everything_has_the_faults_of_its_seed_and_more() {
+        for seed in 0..50 {
+            let of = |kind| Scenario::new(&RunSelection::all(seed, kind));
+            let (usual, all) = (of(Kind::Faults), of(Kind::Everything));
+            assert_eq!(all.faults[..usual.faults.len()], usual.faults, "seed {seed}");
+            assert_eq!(all.asks.len(), usual.asks.len(), "seed {seed}");
+        }
     }
 
     #[test]

@@ -129,6 +129,9 @@ impl World {
     pub(crate) fn begin_fault(&mut self, index: usize) {
         let fault = self.scenario.faults[index];
         self.tell(|| format!("fault {}: {:?}", fault.index, fault.kind));
+        if !fault.kind.waits() {
+            self.fired(fault.kind.name());
+        }
         match fault.kind {
             FaultKind::Crash { node, end, .. } => self.begin_crash(index, self.node_of(node), end),
             FaultKind::KillCoordinator { end, .. } => {
@@ -166,7 +169,10 @@ impl World {
                     self.frozen.insert(index, self.nodes[node].life);
                 }
             }
-            FaultKind::LoseEngine { node } => self.lose_engine(self.node_of(node)),
+            FaultKind::LoseEngine { .. }
+            | FaultKind::HangDevice { .. }
+            | FaultKind::FailSteps { .. }
+            | FaultKind::FailLoad { .. } => self.begin_of_device(fault.kind),
             FaultKind::SlowDisk { node, by, .. } => {
                 let node = self.node_whose(node);
                 self.whose_disk.insert(index, node);
@@ -177,15 +183,10 @@ impl World {
                 self.whose_disk.insert(index, node);
                 self.nodes[node].disk.be_full();
             }
-            FaultKind::HangDevice { node, lasting, .. } => self.hang_device(self.node_of(node), lasting),
             FaultKind::FailWrite { node } => {
                 let node = self.node_whose(node);
                 self.nodes[node].disk.fail_next(File::Log);
                 self.nodes[node].disk.be_unsure_of_trust();
-            }
-            FaultKind::FailSteps { node, count } => {
-                let node = self.node_of(node);
-                self.nodes[node].troubles.fail_steps += count;
             }
             FaultKind::Lie { liar, to, lie } => {
                 let (liar, to) = (1 + liar % (self.nodes.len() - 1).max(1), self.node_of(to));
@@ -204,10 +205,27 @@ impl World {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.withholds += 1;
             }
+            FaultKind::SetWallClock { node, by_s, .. } => {
+                let node = self.node_of(node);
+                self.nodes[node].set_wall(by_s);
+            }
+        }
+    }
+
+    /// A device goes wrong, or is about to.
+    fn begin_of_device(&mut self, kind: FaultKind) {
+        match kind {
+            FaultKind::LoseEngine { node } => self.lose_engine(self.node_of(node)),
+            FaultKind::HangDevice { node, lasting, .. } => self.hang_device(self.node_of(node), lasting),
+            FaultKind::FailSteps { node, count } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.fail_steps += count;
+            }
             FaultKind::FailLoad { node, is_refusal } => {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.fail_load = Some(is_refusal);
             }
+            _ => {}
         }
     }
 
@@ -255,6 +273,10 @@ impl World {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.withholds -= 1;
             }
+            FaultKind::SetWallClock { node, by_s, lasting: Some(_) } => {
+                let node = self.node_of(node);
+                self.nodes[node].set_wall(-by_s);
+            }
             FaultKind::Reset { .. }
             | FaultKind::LoseEngine { .. }
             | FaultKind::FailWrite { .. }
@@ -262,6 +284,7 @@ impl World {
             | FaultKind::FailLoad { .. }
             | FaultKind::Lie { .. }
             | FaultKind::LieOfData { .. }
+            | FaultKind::SetWallClock { .. }
             | FaultKind::Stranger { .. } => return,
         }
         self.tell(|| format!("fault {} is over", fault.index));

@@ -169,6 +169,8 @@ pub struct World {
     pub(crate) whose_disk: BTreeMap<usize, usize>,
     pub(crate) lies_waiting: Vec<Waiting>,
     pub(crate) strangers: Strangers,
+    /// How often each thing went wrong, by name.
+    fired: BTreeMap<&'static str, u32>,
     queue: BinaryHeap<Entry>,
     inserted: u64,
     handles: u64,
@@ -197,6 +199,8 @@ pub struct Report {
     pub failed: Vec<String>,
     /// Models that nodes had compared with what their hub promised.
     pub checks: u64,
+    /// How often each thing went wrong, by name.
+    pub fired: BTreeMap<&'static str, u32>,
     /// Over all effects, if asked for.
     pub hash: Option<blake3::Hash>,
 }
@@ -234,6 +238,7 @@ impl World {
             whose_disk: BTreeMap::new(),
             lies_waiting: Vec::new(),
             strangers: Strangers::default(),
+            fired: BTreeMap::new(),
             queue: BinaryHeap::new(),
             inserted: 0,
             handles: 0,
@@ -339,8 +344,14 @@ impl World {
             resumed: self.clients.all().filter(|(client, _)| client.is_resumed()).count(),
             slowest: answered.max().unwrap_or_default(),
             failed: failed.collect(),
+            fired: self.fired.clone(),
             hash: self.hasher.as_ref().map(blake3::Hasher::finalize),
         }
+    }
+
+    /// Something has just gone wrong that was meant to.
+    pub(crate) fn fired(&mut self, name: &'static str) {
+        *self.fired.entry(name).or_default() += 1;
     }
 
     /// Ends the run: something is broken that no invariant was asked about.

@@ -162,6 +162,28 @@ fn a_coordinator_whose_disk_hangs_leaves_the_lead_to_another() {
     }
 }
 
+/// All wall clocks are set at once while answers run, forwards or back as far as 1970, and are right again
+/// later. No answer is lost, and whoever led leads on.
+#[test]
+fn wall_clocks_that_are_set_cost_no_answer_and_no_leader() {
+    let lasting = Some(Duration::from_secs(5));
+    for by_s in [3_600, 31_536_000, -3_600, -2_000_000_000] {
+        let set = |node| (5_500, FaultKind::SetWallClock { node, by_s, lasting });
+        let clients = clients::list(SEED, 6, 5_000, 8_000).into_iter();
+        let scenario = Scenario {
+            clients: clients.map(|client| Client { cancel: None, ..client }).collect(),
+            ..scenario(3, true, &[set(0), set(1), set(2)], 30)
+        };
+        let mut world = World::new(scenario, Options::default(), ALL);
+        world.run_until(Time::from_millis(5_400));
+        let led = world.shown_coordinator(1);
+        let report = world.run();
+        assert_eq!((report.failure, report.failed), (None, vec![]), "by {by_s} s");
+        assert!(led.is_some() && world.shown_coordinator(1) == led, "by {by_s} s");
+        assert_eq!(report.fired.get("wall clock set"), Some(&3));
+    }
+}
+
 /// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
 fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();

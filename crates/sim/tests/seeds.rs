@@ -2,8 +2,10 @@
 //!
 //! A seed that fails here is run again with `cargo xtask sim --seed N`, which makes it smaller.
 
+use std::collections::BTreeMap;
+
 use exo_sim::shrink::Broken;
-use exo_sim::{Kind, Options, Report, RunSelection, run, run_with};
+use exo_sim::{Kind, Options, Report, RunSelection, faults, run, run_with};
 
 const SEEDS: u64 = 500;
 const THREADS: u64 = 2;
@@ -49,6 +51,19 @@ fn whatever_goes_wrong_the_invariants_hold() {
         "too kind or too cruel: {answered} answered, {failed} failed"
     );
     assert!(resumed > 5, "{resumed} clients went on at another node when theirs had died");
+}
+
+/// A fault that never happens would prove nothing.
+#[test]
+fn in_50_runs_of_everything_the_invariants_hold_and_all_that_may_go_wrong_does() {
+    let mut fired: BTreeMap<&str, u32> = BTreeMap::new();
+    for seed in 0..50 {
+        for (name, times) in must_hold(RunSelection::all(seed, Kind::Everything)).fired {
+            *fired.entry(name).or_default() += times;
+        }
+    }
+    let silent: Vec<_> = faults::names().into_iter().filter(|name| !fired.contains_key(name)).collect();
+    assert!(silent.is_empty(), "{silent:?} never happened: {fired:?}");
 }
 
 #[test]

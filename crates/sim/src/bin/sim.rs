@@ -1,5 +1,6 @@
 //! Runs seeds, or one run with its trace: what `cargo xtask sim` and `cargo xtask prove planted` start.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -62,7 +63,9 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
                 let name = value()?;
                 let kind = Kind::named(&name);
                 parsed.choice.kind = kind.ok_or_else(|| {
-                    format!("{name} is no kind of run: faults, quiet, join, lies, wire or strangers")
+                    format!(
+                        "{name} is no kind of run: faults, everything, quiet, join, lies, wire or strangers"
+                    )
                 })?;
             }
             "--trace" => parsed.trace = true,
@@ -129,6 +132,7 @@ fn run_seeds(args: &Args, from: u64, to: u64) -> bool {
     let began = Instant::now();
     let (mut failures, mut handles, mut virtual_s) = (0, 0, 0.0);
     let (mut answered, mut unanswered, mut resumed) = (0, 0, 0);
+    let mut fired: BTreeMap<&str, u32> = BTreeMap::new();
     for seed in from..to {
         let choice = RunSelection { seed, ..args.choice.clone() };
         let report = run_with(&choice, Options::default());
@@ -137,6 +141,9 @@ fn run_seeds(args: &Args, from: u64, to: u64) -> bool {
         answered += report.answered;
         resumed += report.resumed;
         unanswered += report.failed.len();
+        for (name, times) in report.fired {
+            *fired.entry(name).or_default() += times;
+        }
         if let Some(failure) = report.failure {
             failures += 1;
             say!("{}", Broken { choice, failure }.describe());
@@ -149,6 +156,8 @@ fn run_seeds(args: &Args, from: u64, to: u64) -> bool {
         to.saturating_sub(from),
         handles as f64 / elapsed
     );
+    let fired: Vec<String> = fired.iter().map(|(name, times)| format!("{name} {times}")).collect();
+    say!("what went wrong, and how often: {}", fired.join(", "));
     failures == 0
 }
 
