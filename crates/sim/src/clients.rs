@@ -16,6 +16,8 @@ use crate::shape::{MODEL, instance_request};
 const COMMON_TOKENS: u32 = 32;
 /// Clients of the end of a run have numbers from here on.
 const PROBES_FROM: usize = 1 << 20;
+/// Events that a server keeps for a client that does not read them; then it ends the request.
+const UNREAD_MAX: u32 = 60;
 /// Clients that go on elsewhere have the number that they had, and so much more.
 const RESUMED_FROM: usize = 1 << 21;
 
@@ -34,6 +36,51 @@ pub struct Client {
     pub choices: Vec<Choice>,
     /// It leaves after so long, or stops one choice.
     pub cancel: Option<(Duration, Option<u16>)>,
+    /// How it reads what it is told.
+    pub reads: ReadPace,
+}
+
+/// How a client reads what it is told. A request is over when its client has read the end, and not before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReadPace {
+    /// All of it as it comes.
+    #[default]
+    AtOnce,
+    /// Nothing for a time.
+    Stalls {
+        /// From so long after its request on.
+        after: Duration,
+        /// For so long; then all that is there.
+        lasting: Duration,
+    },
+    /// One event, and the next after a while.
+    Slowly {
+        /// Between two of them.
+        pause: Duration,
+    },
+}
+
+impl ReadPace {
+    /// What it is called where faults are counted.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::AtOnce => "client reads",
+            Self::Stalls { .. } => "client stalls",
+            Self::Slowly { .. } => "client reads slowly",
+        }
+    }
+
+    /// When what comes now is read, if it is not at once.
+    fn reads_at(self, begun: Time, now: Time) -> Option<Time> {
+        match self {
+            Self::AtOnce => None,
+            Self::Stalls { after, lasting } => {
+                let (from, until) = (begun + after, begun + after + lasting);
+                (from <= now && now < until).then_some(until)
+            }
+            Self::Slowly { pause } => Some(now + pause),
+        }
+    }
 }
 
 /// One answer of several to the same prompt.
@@ -129,6 +176,17 @@ fn client(seed: u64, index: usize, from_ms: u64, until_ms: u64) -> Client {
         principal: draw(9).below(2) as u8,
         choices,
         cancel: cancel(draw(10), draw(11)),
+        reads: ReadPace::AtOnce,
+    }
+}
+
+/// How a client of a seed reads in the runs of everything. Most read as it comes.
+pub fn reading(seed: u64, index: usize) -> ReadPace {
+    let draw = |field: u64| mix(seed, DrawFor::Client, index as u64 * 16 + field);
+    match draw(12).below(6) {
+        0 => ReadPace::Stalls { after: draw(13).millis(0, 1500), lasting: draw(14).millis(500, 20_000) },
+        1 => ReadPace::Slowly { pause: draw(13).millis(5, 200) },
+        _ => ReadPace::AtOnce,
     }
 }
 
@@ -168,7 +226,8 @@ impl Client {
 
     /// The same client behind what is left of its answer.
     pub fn resumed(&self, left: &Backup) -> Self {
-        let mut client = Self { index: self.index + RESUMED_FROM, cancel: None, ..self.clone() };
+        let (index, reads) = (self.index + RESUMED_FROM, ReadPace::AtOnce);
+        let mut client = Self { index, cancel: None, reads, ..self.clone() };
         for (choice, tokens) in client.choices.iter_mut().zip(&left.choices) {
             choice.given = tokens.iter().map(|token| token.token).collect();
         }
@@ -220,8 +279,39 @@ pub struct RequestRecord {
     pub started_at: Time,
     /// Choices without an end.
     pub open: u32,
-    /// When and how it ended.
+    /// When and how it ended, as its node told.
     pub ended: Option<(Time, ClientEnd)>,
+    /// Events that its client has not read.
+    pub unread: u32,
+}
+
+impl RequestRecord {
+    /// Whether its client waits, or reads still.
+    pub fn is_open(&self) -> bool {
+        self.ended.is_none() || self.unread > 0
+    }
+}
+
+/// What comes of it that a client is behind with reading.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadBacklog {
+    /// It reads on then, because it reads like this.
+    ReadsAt(Time, ReadPace),
+    /// It reads on when that is read which it was told before.
+    Waits,
+    /// Its server keeps no more for it, and ends the request.
+    CutOff(RequestId),
+}
+
+/// What comes of it that a client reads on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadProgress {
+    /// It reads the next event then.
+    At(Time),
+    /// It has read all there is, and there will be more.
+    UpToDate,
+    /// It has read the end of the request.
+    Over(RequestId),
 }
 
 /// How a request ended.
@@ -247,7 +337,7 @@ impl Clients {
     /// A request was started.
     pub fn started(&mut self, client: Client, node: usize, life: u32, now: Time) {
         let open = client.choices.len() as u32;
-        let run = RequestRecord { node, life, started_at: now, open, ended: None };
+        let run = RequestRecord { node, life, started_at: now, open, ended: None, unread: 0 };
         self.runs.insert(client.index, (client, run));
     }
 
@@ -293,19 +383,55 @@ impl Clients {
     /// The client leaves. Its request, if it was open.
     pub fn left(&mut self, index: usize, now: Time) -> Option<RequestId> {
         let (client, run) = self.runs.get_mut(&index)?;
-        if run.ended.is_some() {
+        if !run.is_open() {
             return None;
         }
-        run.ended = Some((now, ClientEnd::Left));
+        run.unread = 0;
+        run.ended.get_or_insert((now, ClientEnd::Left));
         Some(client.request())
     }
 
-    /// A node's process ended, and with it the requests there. Those whose clients may go on elsewhere.
+    /// The node has something for the client. `None` if it reads that at once, or is told nothing any more.
+    pub fn behind(&mut self, stream: StreamId, now: Time) -> Option<ReadBacklog> {
+        let (client, run) = self.runs.get_mut(&(stream.0 as usize))?;
+        let reads_at = client.reads.reads_at(run.started_at, now);
+        if run.ended.is_some() || (reads_at.is_none() && run.unread == 0) {
+            return None;
+        }
+        run.unread += 1;
+        if run.unread > UNREAD_MAX {
+            run.unread = 0;
+            run.ended = Some((now, ClientEnd::Left));
+            return Some(ReadBacklog::CutOff(client.request()));
+        }
+        Some(match reads_at {
+            Some(at) if run.unread == 1 => ReadBacklog::ReadsAt(at, client.reads),
+            _ => ReadBacklog::Waits,
+        })
+    }
+
+    /// The client reads on, if it is behind.
+    pub fn read(&mut self, index: usize, now: Time) -> Option<ReadProgress> {
+        let (client, run) = self.runs.get_mut(&index).filter(|(_, run)| run.unread > 0)?;
+        let pause = match client.reads {
+            ReadPace::Slowly { pause } if run.unread > 1 => Some(pause),
+            _ => None,
+        };
+        run.unread = if pause.is_some() { run.unread - 1 } else { 0 };
+        Some(match (pause, &run.ended) {
+            (Some(pause), _) => ReadProgress::At(now + pause),
+            (None, Some(_)) => ReadProgress::Over(client.request()),
+            (None, None) => ReadProgress::UpToDate,
+        })
+    }
+
+    /// A node's process ended, and with it the requests there, and what clients had not read of their
+    /// answers. Those whose clients may go on elsewhere.
     pub fn node_died(&mut self, node: usize, now: Time) -> Vec<usize> {
         let mut left = Vec::new();
         for (client, run) in self.runs.values_mut() {
-            if run.node == node && run.ended.is_none() {
-                run.ended = Some((now, ClientEnd::NodeDied));
+            if run.node == node && run.is_open() {
+                (run.ended, run.unread) = (Some((now, ClientEnd::NodeDied)), 0);
                 left.extend(Some(client.index).filter(|_| client.may_resume()));
             }
         }
@@ -321,6 +447,73 @@ mod tests {
     fn a_longer_list_begins_with_the_shorter_one() {
         let long = list(4711, 12, 2000, 30_000);
         assert_eq!(list(4711, 5, 2000, 30_000), long[..5]);
+    }
+
+    fn watched(clients: &mut Clients, index: usize, at_ms: u64) -> Option<ReadBacklog> {
+        clients.behind(StreamId(index as u64), Time::from_millis(at_ms))
+    }
+
+    fn failed() -> SequenceEvent {
+        let (kind, message) = (exo_types::FailureKind::Device, "why".to_owned());
+        SequenceEvent::Failed { kind, message, busy: None }
+    }
+
+    fn started(reads: ReadPace) -> (Clients, Client) {
+        let client = Client { reads, ..list(1, 1, 0, 1000).remove(0) };
+        let mut clients = Clients::default();
+        clients.started(client.clone(), 0, 1, Time::from_millis(1000));
+        (clients, client)
+    }
+
+    #[test]
+    fn who_stalls_reads_all_when_it_goes_on_and_ends_its_request_when_it_has_read_the_end() {
+        let (after, lasting) = (Duration::from_millis(10), Duration::from_millis(100));
+        let reads = ReadPace::Stalls { after, lasting };
+        let (mut clients, client) = started(reads);
+        assert_eq!(watched(&mut clients, 0, 1005), None);
+        let goes_on = Time::from_millis(1110);
+        assert_eq!(watched(&mut clients, 0, 1010), Some(ReadBacklog::ReadsAt(goes_on, reads)));
+        assert_eq!(watched(&mut clients, 0, 1050), Some(ReadBacklog::Waits));
+        assert_eq!(clients.read(0, goes_on), Some(ReadProgress::UpToDate));
+        assert_eq!((watched(&mut clients, 0, 1111), clients.read(0, goes_on)), (None, None));
+
+        let (mut clients, _) = started(reads);
+        watched(&mut clients, 0, 1010);
+        assert_eq!(clients.told(client.stream(), &failed(), Time::from_millis(1020)), Some(client.request()));
+        assert!(clients.open().next().is_none(), "its node has told the end");
+        assert_eq!(clients.read(0, goes_on), Some(ReadProgress::Over(client.request())));
+    }
+
+    #[test]
+    fn who_reads_slowly_reads_one_after_the_other_and_who_is_too_far_behind_is_cut_off() {
+        let pause = Duration::from_millis(50);
+        let reads = ReadPace::Slowly { pause };
+        let (mut clients, client) = started(reads);
+        assert_eq!(
+            watched(&mut clients, 0, 1000),
+            Some(ReadBacklog::ReadsAt(Time::from_millis(1050), reads))
+        );
+        assert_eq!(watched(&mut clients, 0, 1001), Some(ReadBacklog::Waits));
+        assert_eq!(clients.read(0, Time::from_millis(1050)), Some(ReadProgress::At(Time::from_millis(1100))));
+        assert_eq!(clients.read(0, Time::from_millis(1100)), Some(ReadProgress::UpToDate));
+        for _ in 0..UNREAD_MAX {
+            assert_ne!(watched(&mut clients, 0, 1200), None);
+        }
+        assert_eq!(watched(&mut clients, 0, 1200), Some(ReadBacklog::CutOff(client.request())));
+        assert!(clients.all().all(|(_, run)| !run.is_open()));
+    }
+
+    /// The end of an answer that nobody has read is lost with its node: its client asks elsewhere.
+    #[test]
+    fn an_answer_that_was_not_read_to_its_end_is_open_when_its_node_dies() {
+        let at = Time::from_millis(1020);
+        for (lasting_ms, left) in [(100, vec![0]), (1, vec![])] {
+            let (after, lasting) = (Duration::from_millis(10), Duration::from_millis(lasting_ms));
+            let (mut clients, client) = started(ReadPace::Stalls { after, lasting });
+            watched(&mut clients, 0, 1020);
+            clients.told(client.stream(), &failed(), at);
+            assert_eq!(clients.node_died(0, at), left, "{lasting_ms} ms");
+        }
     }
 
     #[test]

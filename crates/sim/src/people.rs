@@ -5,9 +5,9 @@ use std::time::Duration;
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, Drain};
 use exo_machine::{Answer, Input, Question, ReplyId, SequenceEvent, StreamId};
 use exo_trust::Act;
-use exo_types::NodeId;
+use exo_types::{NodeId, RequestId};
 
-use crate::clients::{self, AskWhat, ClientEnd};
+use crate::clients::{self, AskWhat, ClientEnd, ReadBacklog, ReadProgress};
 use crate::shape::instance_request;
 use crate::upheaval::SERVES_WITHIN;
 use crate::world::{Event, World, WorldEvent};
@@ -70,8 +70,33 @@ impl World {
 
     /// A node tells a client something.
     pub(crate) fn emitted(&mut self, node: usize, stream: StreamId, event: &SequenceEvent) {
-        if let Some(request) = self.clients.told(stream, event, self.now) {
-            self.input_at(self.now, node, Input::Cancel { request, index: None });
+        let behind = self.clients.behind(stream, self.now);
+        let over = self.clients.told(stream, event, self.now);
+        match (behind, over) {
+            (None, Some(request)) => self.over(node, request),
+            (None, None) | (Some(ReadBacklog::Waits), _) => {}
+            (Some(ReadBacklog::ReadsAt(at, reads)), _) => {
+                self.fired(reads.name());
+                self.process_at(at, node, Event::Read(stream.0 as usize));
+            }
+            (Some(ReadBacklog::CutOff(request)), _) => {
+                self.fired("client cut off for not reading");
+                self.over(node, request);
+            }
+        }
+    }
+
+    /// A client has let go of its request.
+    fn over(&mut self, node: usize, request: RequestId) {
+        self.input_at(self.now, node, Input::Cancel { request, index: None });
+    }
+
+    /// A client that is behind reads on.
+    pub(crate) fn client_reads(&mut self, node: usize, index: usize) {
+        match self.clients.read(index, self.now) {
+            Some(ReadProgress::At(at)) => self.process_at(at, node, Event::Read(index)),
+            Some(ReadProgress::Over(request)) => self.over(node, request),
+            Some(ReadProgress::UpToDate) | None => {}
         }
     }
 

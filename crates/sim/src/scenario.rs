@@ -175,6 +175,9 @@ impl Scenario {
             Kind::Faults | Kind::Everything | Kind::Join => CLIENTS_MS,
         };
         let mut clients = clients::list(seed, client_count.between(4, 24) as usize, from_ms, until_ms);
+        if kind == Kind::Everything {
+            clients.iter_mut().for_each(|client| client.reads = clients::reading(seed, client.index));
+        }
         if let Some(only) = &choice.only {
             faults.retain(|fault| only.contains(&fault.index));
         }

@@ -85,6 +85,8 @@ pub enum Event {
     Found(usize),
     /// A client starts.
     Client(usize),
+    /// A client that is behind reads on.
+    Read(usize),
     /// A client leaves or stops a choice.
     Leave(usize, Option<u16>),
     /// A person asks, for the how-manieth time.
@@ -279,7 +281,8 @@ impl World {
         let mut until = self.scenario.until;
         loop {
             self.run_until(until);
-            let last = self.clients.open().map(|(_, run)| run.started_at + AFTER).max();
+            let open = self.clients.all().filter(|(_, run)| run.is_open());
+            let last = open.map(|(_, run)| run.started_at + AFTER).max();
             match last {
                 Some(last) if self.failure.is_none() && last > until => {
                     until = until + Duration::from_secs(1)
@@ -437,6 +440,7 @@ impl World {
             Event::AskOver(exchange, attempt, why) => self.ask_over(exchange, attempt, why),
             Event::Found(other) => self.found(node, other),
             Event::Client(index) => self.client_at(node, index),
+            Event::Read(index) => self.client_reads(node, index),
             Event::Leave(index, choice) => self.client_leaves(node, index, choice),
             Event::Ask(index, times) => self.person_at(node, index, times),
         }
