@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use exo_cluster::{ComputeResult, EngineId, LoadFault, StageGeometry};
 use exo_machine::{EngineEvent, Input, LoadedFacts, StepJob};
-use exo_types::{FailureKind, PageKey, ShardPosition, ShardSpec, Term, Time};
+use exo_types::{PageKey, ShardPosition, ShardSpec, Term, Time};
 
 use crate::engine::{Engine, PAGE_TOKENS};
 use crate::model::{HIDDEN, VOCAB};
@@ -36,16 +36,14 @@ impl World {
         let took = Duration::from_micros(bytes * 1_000_000 / LOAD_RATE)
             + self.nodes[node].draws.draw().millis(5, 60);
         let now = self.now;
-        let fails = self.nodes[node].troubles.fail_load.take();
+        let fails = self.load_failure(node);
         let Some(process) = &mut self.nodes[node].process else { return };
         let loaded = Loaded { spec, bytes, engine: None, wired: None, free_at: now + took };
         if process.engines.insert(engine, loaded).is_some() {
             return self.fail("effects_make_sense", format!("n{node} loads {engine:?} twice"));
         }
-        if let Some(is_refusal) = fails {
-            self.fired("load fails");
-            let kind = if is_refusal { LoadFault::Device } else { LoadFault::Open };
-            let event = EngineEvent::LoadFailed { kind, detail: "the simulated load failed".to_owned() };
+        if let Some((kind, detail)) = fails {
+            let event = EngineEvent::LoadFailed { kind, detail: detail.to_owned() };
             return self.engine_at(now + took / 2, node, engine, Input::Engine { engine, event });
         }
         for part in 1..4u32 {
@@ -54,6 +52,21 @@ impl World {
         }
         let event = EngineEvent::Loaded(Box::new(self.facts(node, engine, bytes)));
         self.engine_at(now + took, node, engine, Input::Engine { engine, event });
+    }
+
+    /// At what the next load of a node fails, and in which words; `None` if it does not.
+    fn load_failure(&mut self, node: usize) -> Option<(LoadFault, &'static str)> {
+        let troubles = &mut self.nodes[node].troubles;
+        if let Some(is_refusal) = troubles.fail_load.take() {
+            self.fired("load fails");
+            let kind = if is_refusal { LoadFault::Device } else { LoadFault::Open };
+            return Some((kind, "the simulated load failed"));
+        }
+        if std::mem::take(&mut troubles.starve_load) {
+            self.fired("load out of memory");
+            return Some((LoadFault::Device, "the simulated device has no memory left"));
+        }
+        None
     }
 
     fn facts(&self, node: usize, engine: EngineId, weight_bytes: u64) -> LoadedFacts {
@@ -132,9 +145,8 @@ impl World {
             return self
                 .fail("effects_make_sense", format!("n{node} computes on {engine:?}, which is not loaded"));
         };
-        let fails = (has_parts && troubles.fail_steps > 0).then_some(FailureKind::Device);
-        troubles.fail_steps -= u32::from(fails.is_some());
-        let result = match runs.run(self.model.as_ref(), job, fails) {
+        let fails = if has_parts { troubles.take_step_failure() } else { None };
+        let result = match runs.run(self.model.as_ref(), job, fails.map(|(kind, _)| kind)) {
             Ok(result) => result,
             Err(misuse) => {
                 let text = format!("n{node} {engine:?} {position:?} step {step}: {}", misuse.0);
@@ -144,8 +156,8 @@ impl World {
         process.device_free_at = process.device_free_at.max(now).max(loaded.free_at) + took;
         loaded.free_at = process.device_free_at;
         let at = loaded.free_at;
-        if fails.is_some() {
-            self.fired("step fails");
+        if let Some((_, name)) = fails {
+            self.fired(name);
         }
         self.computed_at(at, node, engine, (position, term, step), result, took);
     }

@@ -120,6 +120,16 @@ pub enum FaultKind {
         /// The device says that it does not take the shard.
         is_refusal: bool,
     },
+    /// Something else takes the device's memory. It shows where memory is sampled; the next steps find no
+    /// room meanwhile, and the next load finds less than it was promised, whenever that comes.
+    OutOfMemory {
+        /// On which node.
+        node: usize,
+        /// How many steps.
+        steps: u32,
+        /// How long.
+        lasting: Duration,
+    },
     /// A member that is no admin says of the members what is not so.
     Lie {
         /// Who, counted from the one behind the founder.
@@ -239,6 +249,7 @@ impl Fault {
                 | FaultKind::SlowDisk { lasting, .. }
                 | FaultKind::FullDisk { lasting, .. }
                 | FaultKind::HangDevice { lasting, .. }
+                | FaultKind::OutOfMemory { lasting, .. }
                 | FaultKind::SlowLink { lasting, .. }
                 | FaultKind::Withhold { lasting, .. } => lasting,
                 // One that stays wrong is in nobody's way.
@@ -272,6 +283,7 @@ impl FaultKind {
             Self::FailWrite { .. } => "write fails",
             Self::FailSteps { .. } => "step fails",
             Self::FailLoad { .. } => "load fails",
+            Self::OutOfMemory { .. } => "out of memory",
             Self::Lie { .. } => "lie about members",
             Self::LieOfData { .. } => "lie on the data channel",
             Self::Stranger { .. } => "stranger",
@@ -395,10 +407,17 @@ const RARE: &[Maker] = &[
 ];
 
 /// Faults that only runs of everything have: others are what they were without them.
-const LATER: &[Maker] = &[(1, |own| {
-    let lasting = own.draw(15).per_cent(50).then(|| own.lasting());
-    FaultKind::SetWallClock { node: own.node(2), by_s: own.wall_jump_s(), lasting }
-})];
+const LATER: &[Maker] = &[
+    (1, |own| {
+        let lasting = own.draw(15).per_cent(50).then(|| own.lasting());
+        FaultKind::SetWallClock { node: own.node(2), by_s: own.wall_jump_s(), lasting }
+    }),
+    (1, |own| FaultKind::OutOfMemory {
+        node: own.node(2),
+        steps: own.draw(10).between(1, 3) as u32,
+        lasting: own.draw(8).millis(500, 8_000),
+    }),
+];
 
 /// The first number of what a liar does.
 const LIES_FROM: usize = 100;

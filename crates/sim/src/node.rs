@@ -12,7 +12,9 @@ use exo_machine::{
     Boot, ExchangeId, FetchId, LinkId, LogLimits, MachineConfig, NodeMachine, SampledMeasures, Samples,
 };
 use exo_trust::TrustLog;
-use exo_types::{DeviceState, DiskRoom, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, Time};
+use exo_types::{
+    DeviceState, DiskRoom, FailureKind, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, Time,
+};
 
 use crate::clock::{Clock, EPOCH_UNIX_S};
 use crate::compute::Loaded;
@@ -21,6 +23,8 @@ use crate::draw::{DrawFor, Draws, hash, mix};
 use crate::shape::{MODEL, MODEL_NAME, device, model_shape};
 use crate::world::Event;
 
+/// What something else leaves of a device's memory: too little for a layer.
+const MEMORY_LEFT_BYTES: u64 = 8 << 20;
 /// Where every node listens.
 pub const PORT: u16 = 4000;
 
@@ -70,8 +74,25 @@ pub struct Troubles {
     pub withholds: u32,
     /// The next load fails: refused by the device or not.
     pub fail_load: Option<bool>,
+    /// Faults in force that take the memory of its device, and the steps that each has fail still.
+    pub memory_taken: Vec<(usize, u32)>,
+    /// The next load finds no memory.
+    pub starve_load: bool,
     /// So many seconds were added to the wall clock: restarts do not mend it.
     pub wall_ahead_s: i64,
+}
+
+impl Troubles {
+    /// Why the next step fails, and what that is called where faults are counted; `None` if it does not.
+    pub fn take_step_failure(&mut self) -> Option<(FailureKind, &'static str)> {
+        if self.fail_steps > 0 {
+            self.fail_steps -= 1;
+            return Some((FailureKind::Device, "step fails"));
+        }
+        let (_, steps) = self.memory_taken.iter_mut().find(|(_, steps)| *steps > 0)?;
+        *steps -= 1;
+        Some((FailureKind::OutOfMemory, "step out of memory"))
+    }
 }
 
 /// A running process.
@@ -240,7 +261,10 @@ impl Node {
     /// What the machine is and has at this moment.
     pub fn samples(&self) -> Samples {
         let engines = self.process.iter().flat_map(|process| process.engines.values());
-        let device = device(engines.map(|engine| engine.bytes).sum());
+        let mut device = device(engines.map(|engine| engine.bytes).sum());
+        if !self.troubles.memory_taken.is_empty() {
+            device.memory_free_bytes = device.memory_free_bytes.min(MEMORY_LEFT_BYTES);
+        }
         let (id, total) = (device.id.clone(), device.memory_total_bytes);
         Samples {
             facts: NodeFacts {

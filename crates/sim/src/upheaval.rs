@@ -172,7 +172,8 @@ impl World {
             FaultKind::LoseEngine { .. }
             | FaultKind::HangDevice { .. }
             | FaultKind::FailSteps { .. }
-            | FaultKind::FailLoad { .. } => self.begin_of_device(fault.kind),
+            | FaultKind::FailLoad { .. }
+            | FaultKind::OutOfMemory { .. } => self.begin_of_device(index, fault.kind),
             FaultKind::SlowDisk { node, by, .. } => {
                 let node = self.node_whose(node);
                 self.whose_disk.insert(index, node);
@@ -213,7 +214,7 @@ impl World {
     }
 
     /// A device goes wrong, or is about to.
-    fn begin_of_device(&mut self, kind: FaultKind) {
+    fn begin_of_device(&mut self, index: usize, kind: FaultKind) {
         match kind {
             FaultKind::LoseEngine { node } => self.lose_engine(self.node_of(node)),
             FaultKind::HangDevice { node, lasting, .. } => self.hang_device(self.node_of(node), lasting),
@@ -224,6 +225,11 @@ impl World {
             FaultKind::FailLoad { node, is_refusal } => {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.fail_load = Some(is_refusal);
+            }
+            FaultKind::OutOfMemory { node, steps, .. } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.memory_taken.push((index, steps));
+                self.nodes[node].troubles.starve_load = true;
             }
             _ => {}
         }
@@ -272,6 +278,10 @@ impl World {
             FaultKind::Withhold { node, .. } => {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.withholds -= 1;
+            }
+            FaultKind::OutOfMemory { node, .. } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.memory_taken.retain(|(of, _)| *of != index);
             }
             FaultKind::SetWallClock { node, by_s, lasting: Some(_) } => {
                 let node = self.node_of(node);

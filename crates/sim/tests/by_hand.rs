@@ -184,6 +184,31 @@ fn wall_clocks_that_are_set_cost_no_answer_and_no_leader() {
     }
 }
 
+/// Three long answers of a model that is placed over so many stages, and these faults on all nodes when they
+/// have just begun.
+fn answers_amid(stages_min: u32, fault: impl Fn(usize) -> FaultKind) -> Report {
+    let place = Ask { at: Time::from_millis(2_000), node: 0, what: AskWhat::Place };
+    let mut clients = clients::list(SEED, 3, 5_000, 5_000);
+    for client in &mut clients {
+        client.cancel = None;
+        client.choices.iter_mut().for_each(|choice| choice.max_tokens = 80);
+    }
+    let faults = [0, 1, 2].map(|node| (5_050, fault(node)));
+    run(Scenario { stages_min, clients, asks: vec![place], ..scenario(3, true, &faults, 30) })
+}
+
+/// Devices find no memory for two steps in the middle of answers, which go on: the third time in a row would
+/// be the last.
+#[test]
+fn answers_go_on_when_devices_run_out_of_memory_twice() {
+    let lasting = Duration::from_secs(5);
+    for (stages_min, steps) in [(1, 2), (2, 1)] {
+        let report = answers_amid(stages_min, |node| FaultKind::OutOfMemory { node, steps, lasting });
+        assert_eq!((report.failure, report.failed), (None, vec![]), "{stages_min} stages");
+        assert_eq!(report.fired.get("step out of memory"), Some(&2));
+    }
+}
+
 /// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
 fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();

@@ -62,8 +62,14 @@ fn in_50_runs_of_everything_the_invariants_hold_and_all_that_may_go_wrong_does()
             *fired.entry(name).or_default() += times;
         }
     }
-    let of_clients = ["client stalls", "client reads slowly", "client cut off for not reading"];
-    let expected = faults::names().into_iter().chain(of_clients);
+    let besides = [
+        "client stalls",
+        "client reads slowly",
+        "client cut off for not reading",
+        "load out of memory",
+        "step out of memory",
+    ];
+    let expected = faults::names().into_iter().chain(besides);
     let silent: Vec<_> = expected.filter(|name| !fired.contains_key(name)).collect();
     assert!(silent.is_empty(), "{silent:?} never happened: {fired:?}");
 }
