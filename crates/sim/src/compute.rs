@@ -145,8 +145,9 @@ impl World {
             return self
                 .fail("effects_make_sense", format!("n{node} computes on {engine:?}, which is not loaded"));
         };
-        let fails = if has_parts { troubles.take_step_failure() } else { None };
-        let result = match runs.run(self.model.as_ref(), job, fails.map(|(kind, _)| kind)) {
+        let is_last = part_of(&loaded.spec).head;
+        let fault = if has_parts { troubles.take_step_fault(is_last) } else { None };
+        let result = match runs.run(self.model.as_ref(), job, fault.map(|(fault, _)| fault)) {
             Ok(result) => result,
             Err(misuse) => {
                 let text = format!("n{node} {engine:?} {position:?} step {step}: {}", misuse.0);
@@ -156,7 +157,7 @@ impl World {
         process.device_free_at = process.device_free_at.max(now).max(loaded.free_at) + took;
         loaded.free_at = process.device_free_at;
         let at = loaded.free_at;
-        if let Some((_, name)) = fails {
+        if let Some((_, name)) = fault {
             self.fired(name);
         }
         self.computed_at(at, node, engine, (position, term, step), result, took);

@@ -11,7 +11,7 @@ use exo_cluster::wire::{StageCommand, TokenResult};
 use exo_machine::StepJob;
 use exo_types::{Attempt, FailureKind, PageKey, Principal, SequenceId, SequenceSpec, Shard, StepSequence};
 
-use crate::model::{Model, ROW_BYTES, sampled};
+use crate::model::{Model, NoNumbers, ROW_BYTES, sampled};
 
 /// Tokens of a page.
 pub const PAGE_TOKENS: u32 = 16;
@@ -19,6 +19,15 @@ pub const PAGE_TOKENS: u32 = 16;
 /// An engine was given what no engine can carry out.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Misuse(pub String);
+
+/// What a device makes of a step that goes wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StepFault {
+    /// It says that it failed.
+    Fails(FailureKind),
+    /// It says nothing, and all that it computes is no number: what leaves, and what it keeps of it.
+    NoNumbers,
+}
 
 /// One loaded shard.
 #[derive(Clone, Debug)]
@@ -73,12 +82,12 @@ impl Engine {
         self.open.len()
     }
 
-    /// Carries out the commands, then the batch. `fails` is what the device makes of it, if it fails.
+    /// Carries out the commands, then the batch. `fault` is what the device makes of it, if that goes wrong.
     pub fn run(
         &mut self,
         model: &dyn Model,
         job: &StepJob,
-        fails: Option<FailureKind>,
+        fault: Option<StepFault>,
     ) -> Result<ComputeResult, Misuse> {
         job.commands.iter().try_for_each(|command| self.command(command))?;
         let parts = &job.frame.sequences;
@@ -91,10 +100,13 @@ impl Engine {
         }
         let rows = self.rows_in(job)?;
         parts.iter().try_for_each(|part| self.check(part))?;
-        if let Some(kind) = fails {
-            return Ok(self.fail(parts, kind, "the simulated device failed".to_owned()));
+        match fault {
+            Some(StepFault::Fails(kind)) => {
+                Ok(self.fail(parts, kind, "the simulated device failed".to_owned()))
+            }
+            Some(StepFault::NoNumbers) => self.advance(&NoNumbers, parts, &rows),
+            None => self.advance(model, parts, &rows),
         }
-        self.advance(model, parts, &rows)
     }
 
     /// The answer to a step without sequences.

@@ -113,6 +113,13 @@ pub enum FaultKind {
         /// How many.
         count: u32,
     },
+    /// The device gives rows that are no numbers, in the next steps of a stage that others follow.
+    NoNumbers {
+        /// On which node.
+        node: usize,
+        /// How many.
+        count: u32,
+    },
     /// The next load fails.
     FailLoad {
         /// On which node.
@@ -258,6 +265,7 @@ impl Fault {
                 | FaultKind::LoseEngine { .. }
                 | FaultKind::FailWrite { .. }
                 | FaultKind::FailSteps { .. }
+                | FaultKind::NoNumbers { .. }
                 | FaultKind::FailLoad { .. }
                 | FaultKind::Lie { .. }
                 | FaultKind::LieOfData { .. }
@@ -282,6 +290,7 @@ impl FaultKind {
             Self::HangDevice { .. } => "device hangs",
             Self::FailWrite { .. } => "write fails",
             Self::FailSteps { .. } => "step fails",
+            Self::NoNumbers { .. } => "step gives no numbers",
             Self::FailLoad { .. } => "load fails",
             Self::OutOfMemory { .. } => "out of memory",
             Self::Lie { .. } => "lie about members",
@@ -295,7 +304,10 @@ impl FaultKind {
 
     /// Whether it waits for something that it makes go wrong: then that is counted, and not its beginning.
     pub fn waits(&self) -> bool {
-        matches!(self, Self::FailSteps { .. } | Self::FailLoad { .. } | Self::LieOfData { .. })
+        matches!(
+            self,
+            Self::FailSteps { .. } | Self::NoNumbers { .. } | Self::FailLoad { .. } | Self::LieOfData { .. }
+        )
     }
 }
 
@@ -417,6 +429,8 @@ const LATER: &[Maker] = &[
         steps: own.draw(10).between(1, 3) as u32,
         lasting: own.draw(8).millis(500, 8_000),
     }),
+    // Many nodes have no stage that others follow.
+    (2, |own| FaultKind::NoNumbers { node: own.node(2), count: own.draw(10).between(1, 3) as u32 }),
 ];
 
 /// The first number of what a liar does.

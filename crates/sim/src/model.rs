@@ -54,6 +54,24 @@ impl Model for HashModel {
     }
 }
 
+/// What a device computes that is broken and does not say so: no element of a row is a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoNumbers;
+
+impl Model for NoNumbers {
+    fn embed(&self, _: u32, _: u32) -> u64 {
+        u64::MAX
+    }
+
+    fn layer(&self, _: u32, _: u64, _: u64) -> u64 {
+        u64::MAX
+    }
+
+    fn sample(&self, _: u64, _: u32, _: &SamplingParams) -> u32 {
+        STOP_TOKEN
+    }
+}
+
 /// A row whose two elements are numbers, as a stage expects of a device: no exponent is all ones.
 fn row(drawn: u64) -> u64 {
     drawn & !0x4000_0000_4000_0000

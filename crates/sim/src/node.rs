@@ -20,6 +20,7 @@ use crate::clock::{Clock, EPOCH_UNIX_S};
 use crate::compute::Loaded;
 use crate::disk::Disk;
 use crate::draw::{DrawFor, Draws, hash, mix};
+use crate::engine::StepFault;
 use crate::shape::{MODEL, MODEL_NAME, device, model_shape};
 use crate::world::Event;
 
@@ -70,6 +71,8 @@ pub struct Troubles {
     pub slow_disk: Vec<Duration>,
     /// So many steps fail.
     pub fail_steps: u32,
+    /// So many steps of a stage that others follow give no numbers.
+    pub no_numbers: u32,
     /// Faults in force that make it keep news of the log of trust to itself.
     pub withholds: u32,
     /// The next load fails: refused by the device or not.
@@ -83,15 +86,20 @@ pub struct Troubles {
 }
 
 impl Troubles {
-    /// Why the next step fails, and what that is called where faults are counted; `None` if it does not.
-    pub fn take_step_failure(&mut self) -> Option<(FailureKind, &'static str)> {
+    /// What goes wrong with the next step, and what that is called where faults are counted; `None` if
+    /// nothing does. Logits that are no numbers are the engine's to notice, so the last stage gives none.
+    pub fn take_step_fault(&mut self, is_last: bool) -> Option<(StepFault, &'static str)> {
         if self.fail_steps > 0 {
             self.fail_steps -= 1;
-            return Some((FailureKind::Device, "step fails"));
+            return Some((StepFault::Fails(FailureKind::Device), "step fails"));
+        }
+        if self.no_numbers > 0 && !is_last {
+            self.no_numbers -= 1;
+            return Some((StepFault::NoNumbers, "step gives no numbers"));
         }
         let (_, steps) = self.memory_taken.iter_mut().find(|(_, steps)| *steps > 0)?;
         *steps -= 1;
-        Some((FailureKind::OutOfMemory, "step out of memory"))
+        Some((StepFault::Fails(FailureKind::OutOfMemory), "step out of memory"))
     }
 }
 

@@ -276,7 +276,7 @@ fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<
         faults.extend(faults::slow_links(seed, count, from_ms, until_ms));
     }
     if kind == Kind::Everything {
-        let count = mix(seed, DrawFor::Scenario, 73).between(1, 3) as usize;
+        let count = mix(seed, DrawFor::Scenario, 73).between(1, 4) as usize;
         faults.extend(faults::later(seed, count, from_ms, until_ms));
         // A clock that is set shuts the window by which fresh nodes join, as it should.
         faults.retain(|fault| is_founded || !matches!(fault.kind, FaultKind::SetWallClock { .. }));

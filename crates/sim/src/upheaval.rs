@@ -172,6 +172,7 @@ impl World {
             FaultKind::LoseEngine { .. }
             | FaultKind::HangDevice { .. }
             | FaultKind::FailSteps { .. }
+            | FaultKind::NoNumbers { .. }
             | FaultKind::FailLoad { .. }
             | FaultKind::OutOfMemory { .. } => self.begin_of_device(index, fault.kind),
             FaultKind::SlowDisk { node, by, .. } => {
@@ -221,6 +222,10 @@ impl World {
             FaultKind::FailSteps { node, count } => {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.fail_steps += count;
+            }
+            FaultKind::NoNumbers { node, count } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.no_numbers += count;
             }
             FaultKind::FailLoad { node, is_refusal } => {
                 let node = self.node_of(node);
@@ -291,6 +296,7 @@ impl World {
             | FaultKind::LoseEngine { .. }
             | FaultKind::FailWrite { .. }
             | FaultKind::FailSteps { .. }
+            | FaultKind::NoNumbers { .. }
             | FaultKind::FailLoad { .. }
             | FaultKind::Lie { .. }
             | FaultKind::LieOfData { .. }

@@ -209,6 +209,14 @@ fn answers_go_on_when_devices_run_out_of_memory_twice() {
     }
 }
 
+/// A device gives no numbers for two steps in the middle of answers: nobody sees a token of that.
+#[test]
+fn answers_go_on_when_a_device_gives_no_numbers_twice() {
+    let report = answers_amid(2, |node| FaultKind::NoNumbers { node, count: 2 });
+    assert_eq!((report.failure, report.failed), (None, vec![]));
+    assert_eq!(report.fired.get("step gives no numbers"), Some(&2));
+}
+
 /// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
 fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();

@@ -176,9 +176,31 @@ fn a_failed_step_leaves_the_sequence_where_it_was() {
     let open = vec![StageCommand::Open { spec: spec.clone(), attempt: Attempt::FIRST, cached: Vec::new() }];
     let chunk = StepSequence { sample: false, ..part(&spec, 0, &spec.history[..10], 0) };
     let rest = StepSequence { truncate_to: None, ..part(&spec, 10, &spec.history[10..], 0) };
-    let failed = engine.run(&HashModel, &job(open, vec![chunk]), Some(FailureKind::Device)).unwrap();
+    let failed =
+        engine.run(&HashModel, &job(open, vec![chunk]), Some(StepFault::Fails(FailureKind::Device))).unwrap();
     assert!(matches!(failed, ComputeResult::Failed { kind: FailureKind::Device, .. }));
     let behind = engine.run(&HashModel, &job(Vec::new(), vec![rest]), None).unwrap();
     assert!(matches!(behind, ComputeResult::Failed { kind: FailureKind::Protocol, .. }));
     assert_eq!(engine.open[&spec.sequence].len, 0);
+}
+
+#[test]
+fn rows_of_no_numbers_are_kept_until_they_are_cut_off() {
+    let spec = spec((0..20).collect(), 1);
+    let (mut well, mut ill) = (Pipeline::new(&[2, 4]).0.remove(0), Pipeline::new(&[2, 4]).0.remove(0));
+    let open = StageCommand::Open { spec: spec.clone(), attempt: Attempt::FIRST, cached: Vec::new() };
+    let rows = |engine: &mut Engine, commands, part, fault| {
+        let job = StepJob { commands, frame: frame(vec![part]), rows: Default::default() };
+        match engine.run(&HashModel, &job, fault).unwrap() {
+            ComputeResult::Rows(rows) => rows,
+            other => panic!("{other:?}"),
+        }
+    };
+    let prompt = || part(&spec, 0, &spec.history, 0);
+    let right = rows(&mut well, vec![open.clone()], prompt(), None);
+    let none = rows(&mut ill, vec![open], prompt(), Some(StepFault::NoNumbers));
+    assert!(none.as_chunks::<4>().0.iter().all(|bytes| f32::from_le_bytes(*bytes).is_nan()));
+    let next = |engine: &mut Engine| rows(engine, Vec::new(), part(&spec, 20, &[5], 0), None);
+    assert_ne!(next(&mut well), next(&mut ill), "it goes on from what it kept");
+    assert_eq!(rows(&mut ill, Vec::new(), prompt(), None), right, "from the beginning");
 }
