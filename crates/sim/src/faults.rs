@@ -324,10 +324,11 @@ impl Own {
     }
 
     fn node(&self, field: u64) -> usize {
-        self.draw(field).below(60) as usize // divisible by every number of nodes there is
+        self.draw(field).below(60) as usize // divisible by most numbers of nodes there are
     }
 
-    /// Two that differ in every number of nodes from 2 to 6: their difference has no divisor below 7.
+    /// Two that differ in every number of nodes but 7: their difference has no other divisor below 10. See
+    /// [`pair_among`].
     fn pair(&self) -> (usize, usize) {
         let apart = [1, 7, 11, 13, 17, 19, 23, 29][self.draw(3).below(8) as usize];
         (self.node(2), self.node(2) + apart)
@@ -374,6 +375,12 @@ impl Own {
         let seconds = unit_s * self.draw(11).between(1, 60) as i64;
         if self.draw(14).per_cent(50) { seconds } else { -seconds }
     }
+}
+
+/// The nodes that a pair's numbers stand for: two, where there are two.
+pub fn pair_among(nodes: usize, from: usize, to: usize) -> (usize, usize) {
+    let (from, to) = (from % nodes, to % nodes);
+    if from == to { (from, (to + 1) % nodes) } else { (from, to) }
 }
 
 /// A way to make a fault, and how often it comes.
@@ -551,6 +558,7 @@ fn kind(own: &Own, makers: &[Maker]) -> FaultKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::NODES_MAX;
 
     #[test]
     fn a_longer_list_begins_with_the_shorter_one() {
@@ -582,7 +590,12 @@ mod tests {
             | FaultKind::Reset { from, to, .. }
             | FaultKind::SlowLink { from, to, .. } = fault.kind
             {
-                assert!((2..=6).all(|nodes| from % nodes != to % nodes), "{from} {to}");
+                for nodes in 2..=NODES_MAX {
+                    let pair = pair_among(nodes, from, to);
+                    assert!(pair.0 != pair.1 && pair.0.max(pair.1) < nodes, "{from} {to} of {nodes}");
+                    // Runs of fewer nodes are what they were before there were more.
+                    assert!(nodes > 6 || pair == (from % nodes, to % nodes), "{from} {to} of {nodes}");
+                }
             }
         }
     }

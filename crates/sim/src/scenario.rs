@@ -132,6 +132,10 @@ pub struct Scenario {
     pub until: Time,
 }
 
+/// Nodes of the largest cluster.
+pub const NODES_MAX: usize = 9;
+/// So many runs of everything have more nodes than others have.
+const LARGE_PER_CENT: u64 = 25;
 /// The usual length of a run.
 pub const SECONDS: u64 = 60;
 /// A run goes on for so long behind its last fault: the cluster must serve again by then.
@@ -159,8 +163,14 @@ impl Scenario {
         let drawn = draws.draw().between(2, 6) as usize;
         // A node that is alone is taken over most easily.
         let is_alone = kind == Kind::Strangers && mix(seed, DrawFor::Scenario, 90).per_cent(25);
-        let drawn = if is_alone { 1 } else { drawn };
-        let nodes = choice.nodes.unwrap_or(drawn).clamp(1, 6);
+        // Large clusters take long, so they are a part of the runs.
+        let is_large = kind == Kind::Everything && mix(seed, DrawFor::Scenario, 61).per_cent(LARGE_PER_CENT);
+        let drawn = match (is_alone, is_large) {
+            (true, _) => 1,
+            (_, true) => mix(seed, DrawFor::Scenario, 62).between(7, NODES_MAX as u64) as usize,
+            (false, false) => drawn,
+        };
+        let nodes = choice.nodes.unwrap_or(drawn).clamp(1, NODES_MAX);
         let (founded, fault_count, client_count, stages, apart, remove) =
             (draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw());
         let is_founded = match kind {
@@ -385,12 +395,16 @@ mod tests {
 
     #[test]
     fn a_run_of_everything_has_the_faults_of_its_seed_and_more() {
+        let mut largest = 0;
         for seed in 0..50 {
             let of = |kind| Scenario::new(&RunSelection::all(seed, kind));
             let (usual, all) = (of(Kind::Faults), of(Kind::Everything));
             assert_eq!(all.faults[..usual.faults.len()], usual.faults, "seed {seed}");
             assert_eq!(all.asks.len(), usual.asks.len(), "seed {seed}");
+            assert!(usual.nodes() <= 6 && (all.nodes() == usual.nodes() || all.nodes() > 6), "seed {seed}");
+            largest = largest.max(all.nodes());
         }
+        assert_eq!(largest, NODES_MAX);
     }
 
     #[test]

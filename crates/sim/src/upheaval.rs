@@ -7,7 +7,7 @@ use exo_machine::{Input, LinkEnd};
 use exo_types::Time;
 
 use crate::disk::File;
-use crate::faults::{End, FaultKind, Whose};
+use crate::faults::{End, FaultKind, Whose, pair_among};
 use crate::net::{EndState, Parcel};
 use crate::node::Node;
 use crate::scenario::Scenario;
@@ -119,6 +119,10 @@ impl World {
         number % self.nodes.len()
     }
 
+    fn pair_of(&self, from: usize, to: usize) -> (usize, usize) {
+        pair_among(self.nodes.len(), from, to)
+    }
+
     fn node_whose(&self, whose: Whose) -> usize {
         match whose {
             Whose::Coordinator => self.coordinator().unwrap_or(0),
@@ -147,18 +151,19 @@ impl World {
                 }
             }
             FaultKind::CutPair { from, to, one_way, cut, .. } => {
-                let (from, to) = (self.node_of(from), self.node_of(to));
+                let (from, to) = self.pair_of(from, to);
                 self.net.cut(from, to, cut);
                 if !one_way {
                     self.net.cut(to, from, cut);
                 }
             }
             FaultKind::SlowLink { from, to, slowdown, .. } => {
-                let (from, to) = (self.node_of(from), self.node_of(to));
+                let (from, to) = self.pair_of(from, to);
                 self.net.slow_down(index, (from, to), slowdown);
             }
             FaultKind::Reset { from, to, which } => {
-                let wires = self.net.between(self.node_of(from), self.node_of(to));
+                let (from, to) = self.pair_of(from, to);
+                let wires = self.net.between(from, to);
                 let chosen = wires.get(which).map_or(wires.clone(), |wire| vec![*wire]);
                 chosen.into_iter().for_each(|wire| self.reset(wire));
             }
@@ -200,7 +205,7 @@ impl World {
             }
             FaultKind::Stranger { to, nth, trick } => self.trick(self.node_of(to), nth, trick),
             FaultKind::LieOfData { liar, to, passes, bend } => {
-                let (liar, to) = (self.node_of(liar), self.node_of(to));
+                let (liar, to) = self.pair_of(liar, to);
                 self.lie_of_data(liar, to, passes, bend);
             }
             FaultKind::Withhold { node, .. } => {
@@ -256,7 +261,7 @@ impl World {
                 }
             }
             FaultKind::CutPair { from, to, one_way, .. } => {
-                let (from, to) = (self.node_of(from), self.node_of(to));
+                let (from, to) = self.pair_of(from, to);
                 self.heal(from, to);
                 if !one_way {
                     self.heal(to, from);
