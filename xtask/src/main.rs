@@ -86,7 +86,7 @@ enum Command {
     Hip,
     /// Simulate whole clusters: seeds 0 to 500, or the one that broke something
     #[command(
-        after_help = "Examples:\n  cargo xtask sim --seeds 0..500\n  cargo xtask sim --seed 4711 --only 3,7 --trace"
+        after_help = "Examples:\n  cargo xtask sim --seeds 0..500\n  cargo xtask sim --seed 4711 --only 3,7 --trace\n  cargo xtask sim --fresh"
     )]
     Sim(sim::SimArgs),
     /// Check the licence of every dependency

@@ -12,7 +12,7 @@
 //! | [`disk`] | writes that take their time, and crashes that lose some |
 //! | [`engine`], [`model`] | engines whose text shows every mistake |
 //! | [`clock`] | clocks that differ |
-//! | [`clients`] | who asks, and how it went |
+//! | [`clients`] | who asks, how they read, and how it went |
 //! | [`faults`] | what goes wrong |
 //! | [`planted`] | bugs of the machine that seeds must find (feature `planted`) |
 //! | [`invariants`] | what must hold |
