@@ -94,6 +94,43 @@ fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     assert!(text.contains("from mac to desktop: a round trip of 0.600 ms (stated)"), "{text}");
 }
 
+/// The model alone on each device, without those that the plan uses, and with the one that it leaves out.
+#[test]
+fn other_plans_stand_beside_the_plan_with_their_times_or_the_bytes_that_are_missing() {
+    let plan = planned(&lab(&["--json"]));
+    let other = |kind: &str, node: &str| -> Value {
+        let all = plan["alternatives"].as_array().unwrap();
+        let found = all.iter().find(|other| other["kind"] == kind && other["node_name"] == node);
+        found.unwrap_or_else(|| panic!("{kind} {node}: {plan}")).clone()
+    };
+    assert_eq!(plan["alternatives"].as_array().unwrap().len(), 6, "{plan}");
+    let excluded = planned(&lab(&["--json", "--exclude", "desktop"]));
+    let pinned = planned(&lab(&["--json", "--pin", "phone"]));
+    for (found, asked) in [
+        (other("with", "phone"), &pinned),
+        (other("without", "desktop"), &excluded),
+        (other("alone", "mac"), &excluded),
+    ] {
+        let found = &found["plan"];
+        assert_eq!(stages(found), stages(asked), "{found}");
+        assert_eq!(found["predicted"], asked["predicted"], "{found}");
+        assert_eq!(found["objective_ms"], asked["objective_ms"], "{found}");
+        assert!(found["objective_ms"].as_f64() >= plan["objective_ms"].as_f64(), "{found}");
+    }
+    for (kind, node) in [("alone", "desktop"), ("alone", "phone"), ("without", "mac")] {
+        let none = other(kind, node);
+        let missing = none["missing_bytes"].as_u64().unwrap();
+        assert!(none["plan"].is_null() && missing > 10 << 30, "{none}");
+    }
+    let text = stdout(&lab(&[]));
+    for said in ["alone on mac/gpu0", "without desktop/gpu0", "with phone/cpu", "impossible:"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    // What a pin forbids is shown, and that it does.
+    let alone = stdout(&lab(&["--pin", "phone"]));
+    assert!(alone.contains("alone on mac/gpu0, not as asked"), "{alone}");
+}
+
 /// Planned times are whole nanoseconds, so that every machine says the same. `plan/lab.json` was written by
 /// this command on x86-64 Linux; a change of formulas writes it anew, with `EXO_WRITE_GOLDEN=1`.
 #[test]

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use exo_planner::{
-    DeviceRates, Figure, LinkFacts, Objective, PlanDevice, PlanError, PlanRequest, Prediction, Workload,
-    lacking_kernels, plan, predict, rtt, validate, workspace_bytes,
+    Alternative, AlternativeKind, DeviceRates, Figure, LinkFacts, Objective, Pin, PinLayers, Plan,
+    PlanDevice, PlanError, PlanRequest, Prediction, Workload, lacking_kernels, plan, predict, rtt, validate,
+    workspace_bytes,
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard,
@@ -249,6 +250,124 @@ fn plans_are_the_best_of_all_where_devices_run_some_layers_only() {
             typed(draws, request)
         });
     }
+}
+
+/// A random cluster whose plan says what stands beside it: with types of weights in each second, and a pin in
+/// each third.
+fn explained(seed: u64) -> PlanRequest {
+    let mut draws = Draws(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut request = random(&mut draws, 5, 10, seed % 3);
+    if draws.below(2) == 0 {
+        request = typed(&mut draws, request);
+    }
+    if draws.below(3) == 0 {
+        let pinned = &request.devices[draws.below(request.devices.len() as u64) as usize];
+        let (node, device) = (pinned.node, pinned.device.id.clone());
+        request.pins.push(Pin { node, device, layers: PinLayers::Any });
+    }
+    PlanRequest { explain: true, ..request }
+}
+
+/// The request that asks for an alternative, and for nothing else that another one has.
+fn asked_for(request: &PlanRequest, other: &Alternative) -> PlanRequest {
+    let is_it = |node: NodeId, device: &DeviceId| node == other.node && *device == other.device;
+    let mut asked = PlanRequest { explain: false, ..request.clone() };
+    match other.kind {
+        AlternativeKind::With => {
+            let (node, device) = (other.node, other.device.clone());
+            asked.pins.push(Pin { node, device, layers: PinLayers::Any });
+        }
+        AlternativeKind::Without => {
+            asked.pins.retain(|pin| !is_it(pin.node, &pin.device));
+            let left_out = asked.devices.iter_mut().filter(|d| is_it(d.node, &d.device.id));
+            left_out.for_each(|device| device.excluded = Some("left out".to_owned()));
+        }
+        AlternativeKind::Alone => {
+            asked.devices.retain(|d| is_it(d.node, &d.device.id));
+            asked.pins.clear();
+            if let Objective::Spread { .. } = asked.objective {
+                asked.objective = Objective::Latency;
+            }
+        }
+    }
+    asked
+}
+
+/// Beside the plan stand others, each with its own numbers, and none that is as it was asked for is better.
+#[test]
+fn no_plan_beside_the_one_that_is_made_is_better_unless_it_is_not_as_asked() {
+    let (mut possible, mut better) = (0, 0);
+    for seed in 1..=300 {
+        let request = explained(seed);
+        let Ok(ours) = plan(&request) else { continue };
+        let costs = |one: &Alternative| one.outcome.as_ref().map_or(u64::MAX, |other| other.objective_ns);
+        assert!(ours.alternatives.iter().is_sorted_by_key(costs), "seed {seed}: {:?}", ours.alternatives);
+        for one in &ours.alternatives {
+            let Ok(other) = &one.outcome else { continue };
+            let told = (other.predicted, other.objective_ns);
+            assert_eq!(predict(&request, &other.stages), Some(told), "seed {seed}: {one:?}");
+            let (stages, memory) = (other.stages.clone(), other.memory.clone());
+            let as_plan = Plan { stages, memory, ..ours.clone() };
+            assert_eq!(validate(&request, &as_plan), Ok(()), "seed {seed}: {one:?}");
+            assert_ne!(other.stages, ours.stages, "seed {seed}: that is the plan: {one:?}");
+            let is_better = other.objective_ns < ours.proof.objective_ns;
+            assert!(!(is_better && other.is_as_asked), "seed {seed}: {one:?} {:?}", ours.proof);
+            possible += 1;
+            better += u32::from(is_better);
+        }
+    }
+    assert!(
+        possible > 200 && better > 10,
+        "{possible} alternatives, {better} better ones than was asked for"
+    );
+}
+
+/// What a device would do is what comes out when it is pinned, or excluded, or the only one.
+#[test]
+fn each_plan_beside_the_one_that_is_made_is_the_one_that_comes_out_when_it_is_asked_for() {
+    let mut seen = std::collections::BTreeMap::new();
+    for seed in 1..=200 {
+        let request = explained(seed);
+        let Ok(ours) = plan(&request) else { continue };
+        for one in &ours.alternatives {
+            let asked = plan(&asked_for(&request, one));
+            let Ok(other) = &one.outcome else {
+                assert!(asked.is_err(), "seed {seed}: {one:?}: {asked:?}");
+                continue;
+            };
+            let asked = asked.unwrap_or_else(|error| panic!("seed {seed}: {one:?}: {error}"));
+            assert_eq!(asked.stages, other.stages, "seed {seed}: {one:?}");
+            assert_eq!(asked.memory, other.memory, "seed {seed}: {one:?}");
+            if one.kind != AlternativeKind::Alone {
+                assert_eq!(asked.predicted, other.predicted, "seed {seed}: {one:?}");
+                assert_eq!(asked.proof.objective_ns, other.objective_ns, "seed {seed}: {one:?}");
+            }
+            *seen.entry(format!("{:?}", one.kind)).or_insert(0) += 1;
+        }
+    }
+    assert!(seen.len() == 3 && seen.values().all(|count| *count > 20), "{seen:?}");
+}
+
+/// So many bytes more on the device and it holds the model alone, and one fewer and it does not.
+#[test]
+fn what_a_device_lacks_to_hold_the_model_alone_is_exact() {
+    let mut lacking = 0;
+    for seed in 1..=100 {
+        let request = explained(seed);
+        let Ok(ours) = plan(&request) else { continue };
+        for one in ours.alternatives.iter().filter(|one| one.kind == AlternativeKind::Alone) {
+            let Err(none) = &one.outcome else { continue };
+            let Some(missing) = none.missing_bytes else { continue };
+            let holds = |more: u64| {
+                let mut grown = asked_for(&request, one);
+                grown.devices[0].device.memory_free_bytes += more;
+                plan(&grown).is_ok()
+            };
+            assert!(holds(missing) && !holds(missing - 1), "seed {seed}: {one:?}");
+            lacking += 1;
+        }
+    }
+    assert!(lacking > 20, "{lacking}");
 }
 
 /// What is fetched counts for an eighth of its time in an answer. The search adds up what nodes fetch at the
