@@ -167,6 +167,46 @@ fn a_described_device_without_kernels_for_a_type_gets_no_layer() {
     assert!(other.status.success(), "they run another type: {}", stderr(&other));
 }
 
+/// A link that the file does not have is one of which nothing is known, and the plan says so.
+#[test]
+fn a_described_link_counts_both_ways_and_without_one_its_numbers_are_estimated() {
+    let link = LAB.find("[[link]]").unwrap();
+    let back = LAB[link..].replace("from = \"desktop\"", "from = \"mac\"");
+    let back = back.replace("to = \"mac\"", "to = \"desktop\"");
+    let both = described(&format!("{LAB}{back}"), &["--json"]);
+    let one_way = planned(&described(LAB, &["--json"]));
+    let other_way = described(&format!("{}{back}", &LAB[..link]), &["--json"]);
+    for plan in [planned(&both), planned(&other_way)] {
+        for of in ["stages", "predicted", "objective_ms", "links"] {
+            assert_eq!(plan[of], one_way[of], "{of}");
+        }
+    }
+    let none = planned(&described(&LAB[..link], &["--json", "--exclude", "phone", "--nodes", "2"]));
+    let links = none["links"].as_array().unwrap();
+    assert_eq!(links.len(), 2, "{none}");
+    assert!(links.iter().all(|link| link["rtt_ms"]["source"] == "estimated"), "{none}");
+    let hop = |plan: &Value| plan["predicted"]["hop_ms"]["expected"].as_f64().unwrap();
+    assert!(hop(&none) > hop(&one_way), "a link of which nothing is known is taken for a slow one");
+}
+
+/// The file is named, and what is wrong in it.
+#[test]
+fn a_file_that_describes_no_cluster_is_refused_by_name() {
+    for (wrong, said) in [
+        (LAB.replace("memory_gib = 6", "memory_gib = 0"), "memory_gib of phone cpu is 0: it must be above 0"),
+        (LAB.replace("memory_gib = 6", "memory_gib = -6"), "memory_gib of phone cpu is -6"),
+        (LAB.replace("memory_gib = 6", "memory = 6"), "unknown field `memory`"),
+        (LAB.replace("to = \"mac\"", "to = \"attic\""), "no device is of a node `attic`"),
+        (LAB.replace("\"mac\"", "\"desktop\""), "desktop gpu0 is there twice"),
+    ] {
+        let output = described(&wrong, &[]);
+        let refused = flat(&stderr(&output));
+        assert!(!output.status.success() && stdout(&output).is_empty(), "{refused}");
+        assert!(refused.contains("lab.toml describes no cluster"), "{refused}");
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
+}
+
 #[test]
 fn memory_that_described_devices_share_is_filled_once() {
     let pc = |name: &str, domain: &str| {
@@ -393,6 +433,9 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
         assert!(!long.status.success(), "{}", stdout(&long));
         assert!(stderr(&long).contains("context of 512 tokens, and 4096 are asked for"), "{}", stderr(&long));
     }
+    let nothing = node.post("/exo/v1/plan", &json!({"model": "demo", "context_tokens": 0}));
+    let said = "a context of 0 tokens holds no prompt; ask for 1 or more";
+    assert!(nothing.status == 400 && nothing.body.contains(said), "{}", nothing.body);
     let none = node.post("/exo/v1/plan", &json!({"model": "demo", "nodes_min": 0}));
     assert!(none.status == 400 && none.body.contains("nodes_min must not be 0"), "{}", none.body);
     let anew = node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]);

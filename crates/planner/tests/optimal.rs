@@ -8,8 +8,8 @@ use exo_planner::{
     workspace_bytes,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard,
-    Stage, SupportClass, TypeBytes, WeightTypes,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, MemoryDomain, ModelShape,
+    NodeId, Shard, Stage, SupportClass, TypeBytes, WeightTypes,
 };
 
 const MIB: u64 = 1 << 20;
@@ -416,6 +416,82 @@ fn the_long_proof() {
             assert_eq!(plan(&request).ok().map(|plan| plan.proof.objective_ns), best, "seed {seed}");
         }
     }
+}
+
+/// Numbers that no device and no link has, or hardly one.
+const ODD: [f64; 11] =
+    [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, -1.0, 5e-324, 1e-9, 1e18, 1e19, f64::MAX];
+
+/// In half of all cases one of them, measured never, just now or longer ago than there is time.
+fn odd(draws: &mut Draws) -> Option<Figure> {
+    let value = ODD[draws.below(ODD.len() as u64) as usize];
+    let age = [Duration::ZERO, Duration::from_secs(1 << 40), Duration::MAX][draws.below(3) as usize];
+    let samples = [0, 1, u32::MAX][draws.below(3) as usize];
+    (draws.below(2) == 0).then(|| Figure::measured_at(value, age, samples))
+}
+
+/// A random cluster with such numbers all over it.
+fn with_odd_numbers(draws: &mut Draws, objective: u64) -> PlanRequest {
+    let mut request = random(draws, 4, 6, objective);
+    let free_bytes = [0, 1 << 20, u64::MAX][draws.below(3) as usize];
+    let shared = (draws.below(3) == 0).then_some(MemoryDomain { id: 7, free_bytes });
+    for one in &mut request.devices {
+        let typed = |draws: &mut Draws| odd(draws).map(|figure| (DType::Q8_0, figure)).into_iter().collect();
+        one.rates = DeviceRates {
+            read_bytes_per_s: odd(draws),
+            read_by_type: typed(draws),
+            flops_per_s: odd(draws),
+            flops_by_type: typed(draws),
+            kv_bytes_per_s: odd(draws),
+            prefill_read_bytes_per_s: odd(draws),
+            attention_flops_per_s: odd(draws),
+            activations_per_s: odd(draws),
+            layer_s: odd(draws),
+            step_s: odd(draws),
+            corrections: Corrections::default(),
+        };
+        one.thermal_percent = [0, 1, 100, u32::MAX][draws.below(4) as usize];
+        let free_bytes = &mut one.device.memory_free_bytes;
+        *free_bytes = [0, 1, *free_bytes, *free_bytes, u64::MAX][draws.below(5) as usize];
+        one.device.memory_domain = shared.filter(|_| draws.below(2) == 0);
+    }
+    for link in &mut request.links {
+        (link.rtt_s, link.bytes_per_s) = (odd(draws), odd(draws));
+    }
+    PlanRequest { explain: true, ..request }
+}
+
+/// A member may be broken, or lie: what it says of itself gives a plan whose numbers are numbers, or an error
+/// in words.
+#[test]
+fn whatever_numbers_a_member_gives_the_plan_has_numbers_or_there_is_none() {
+    let mut possible = 0;
+    for seed in 1..=400u64 {
+        let request = with_odd_numbers(&mut Draws(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), seed % 3);
+        let planned = plan(&request);
+        assert_eq!(planned, plan(&request), "seed {seed}: the same request gives the same plan");
+        let ours = match planned {
+            Ok(ours) => ours,
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!text.is_empty() && !text.contains("NaN"), "seed {seed}: {text}");
+                continue;
+            }
+        };
+        assert_eq!(validate(&request, &ours), Ok(()), "seed {seed}");
+        let Prediction { token_ns, round_ns, .. } = ours.predicted;
+        for range in [token_ns, round_ns] {
+            let is_ordered = range.low <= range.expected && range.expected <= range.high;
+            assert!(is_ordered, "seed {seed}: {range:?}");
+        }
+        let rates = [ours.predicted.tokens_per_s(), ours.predicted.total_tokens_per_s()];
+        assert!(rates.iter().all(|rate| rate.is_finite() && *rate > 0.0), "seed {seed}: {rates:?}");
+        assert!(ours.proof.lower_bound_ns <= ours.proof.objective_ns, "seed {seed}: {:?}", ours.proof);
+        let texts = ours.reasons.iter().map(|reason| &reason.text);
+        assert!(texts.clone().all(|text| !text.contains("NaN") && !text.contains("inf")), "seed {seed}");
+        possible += 1;
+    }
+    assert!(possible > 50, "{possible} possible: the draws show too little");
 }
 
 /// A bound that stops early is a bound too, and what was found is a plan.
