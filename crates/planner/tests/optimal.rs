@@ -1,11 +1,12 @@
 //! The plan against every plan: brute force over time on small clusters, and bounds of work on large ones.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use exo_planner::{
     Alternative, AlternativeKind, DeviceRates, Figure, LinkFacts, Objective, Pin, PinLayers, Plan,
-    PlanDevice, PlanError, PlanRequest, Prediction, Workload, lacking_kernels, plan, predict, rtt, validate,
-    workspace_bytes,
+    PlanDevice, PlanError, PlanRequest, Prediction, Workload, lacking_kernels, plan, predict, rates_of, rtt,
+    validate, workspace_bytes,
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, MemoryDomain, ModelShape,
@@ -325,7 +326,7 @@ fn no_plan_beside_the_one_that_is_made_is_better_unless_it_is_not_as_asked() {
 /// What a device would do is what comes out when it is pinned, or excluded, or the only one.
 #[test]
 fn each_plan_beside_the_one_that_is_made_is_the_one_that_comes_out_when_it_is_asked_for() {
-    let mut seen = std::collections::BTreeMap::new();
+    let mut seen = BTreeMap::new();
     for seed in 1..=200 {
         let request = explained(seed);
         let Ok(ours) = plan(&request) else { continue };
@@ -436,7 +437,10 @@ fn with_odd_numbers(draws: &mut Draws, objective: u64) -> PlanRequest {
     let free_bytes = [0, 1 << 20, u64::MAX][draws.below(3) as usize];
     let shared = (draws.below(3) == 0).then_some(MemoryDomain { id: 7, free_bytes });
     for one in &mut request.devices {
-        let typed = |draws: &mut Draws| odd(draws).map(|figure| (DType::Q8_0, figure)).into_iter().collect();
+        let typed = |draws: &mut Draws| {
+            let types = [DType::Q8_0, DType::Q4_K].into_iter();
+            types.filter_map(|dtype| Some((dtype, odd(draws)?))).collect()
+        };
         one.rates = DeviceRates {
             read_bytes_per_s: odd(draws),
             read_by_type: typed(draws),
@@ -492,6 +496,28 @@ fn whatever_numbers_a_member_gives_the_plan_has_numbers_or_there_is_none() {
         possible += 1;
     }
     assert!(possible > 50, "{possible} possible: the draws show too little");
+}
+
+/// One device tells that it is 10^27 times as fast with Q4_K as with Q8_0, and another one of the same backend
+/// that it is fast with Q8_0: each number is possible, and what follows for the other one is not.
+#[test]
+fn what_a_device_would_be_by_another_ones_numbers_is_not_believed_where_nothing_is_so_fast() {
+    let mut request = random(&mut Draws(1), 1, 6, 0);
+    request.devices = (0..2).map(|i| device(i, DeviceKind::Cpu, 900 * MIB, Some(5e9))).collect();
+    let of = |rates: &[(DType, f64)]| -> BTreeMap<DType, Figure> {
+        rates.iter().map(|&(dtype, rate)| (dtype, Figure::measured(rate))).collect()
+    };
+    for (at, rates) in [(0, of(&[(DType::Q8_0, 1e-9), (DType::Q4_K, 1e18)])), (1, of(&[(DType::Q8_0, 1e18)]))]
+    {
+        request.devices[at].rates.read_by_type = rates.clone();
+        request.devices[at].rates.flops_by_type = rates;
+    }
+    let rates = rates_of(&request, 1);
+    for figure in [rates.read_of(DType::Q4_K), rates.flops_of(DType::Q4_K)] {
+        assert!(figure.plausible().is_some(), "{figure:?}");
+    }
+    let plan = plan(&request).expect("either holds it");
+    assert!(plan.predicted.tokens_per_s() > 0.0, "{:?}", plan.predicted);
 }
 
 /// A bound that stops early is a bound too, and what was found is a plan.
