@@ -735,8 +735,11 @@ impl<'a> Cases<'a> {
     pub(crate) fn predict(&self, layout: &Layout) -> Prediction {
         let Self { fast, expected: costs, slow } = self;
         let (fast, expected, slow) = (fast.times(layout), costs.times(layout), slow.times(layout));
-        let range =
-            |of: fn(&Times) -> u64| Range { low: of(&fast), expected: of(&expected), high: of(&slow) };
+        let range = |of: fn(&Times) -> u64| {
+            let expected = of(&expected);
+            // A faster line may take a round trip more until it is filled.
+            Range { low: of(&fast).min(expected), expected, high: of(&slow).max(expected) }
+        };
         let fetch = costs.fetch(layout);
         Prediction {
             prompt_tokens: costs.prompt() as u32, // at most the workload's

@@ -483,8 +483,8 @@ fn whatever_numbers_a_member_gives_the_plan_has_numbers_or_there_is_none() {
             }
         };
         assert_eq!(validate(&request, &ours), Ok(()), "seed {seed}");
-        let Prediction { token_ns, round_ns, .. } = ours.predicted;
-        for range in [token_ns, round_ns] {
+        let Prediction { ttft_ns, token_ns, hop_ns, round_ns, .. } = ours.predicted;
+        for range in [ttft_ns, token_ns, hop_ns, round_ns] {
             let is_ordered = range.low <= range.expected && range.expected <= range.high;
             assert!(is_ordered, "seed {seed}: {range:?}");
         }
@@ -498,8 +498,8 @@ fn whatever_numbers_a_member_gives_the_plan_has_numbers_or_there_is_none() {
     assert!(possible > 50, "{possible} possible: the draws show too little");
 }
 
-/// One device tells that it is 10^27 times as fast with Q4_K as with Q8_0, and another one of the same backend
-/// that it is fast with Q8_0: each number is possible, and what follows for the other one is not.
+/// One device tells that it is 10^27 times as fast with Q4_K as with Q8_0, and another of its backend that
+/// it is fast with Q8_0: each number is possible, and what follows for the other one is not.
 #[test]
 fn what_a_device_would_be_by_another_ones_numbers_is_not_believed_where_nothing_is_so_fast() {
     let mut request = random(&mut Draws(1), 1, 6, 0);

@@ -501,6 +501,26 @@ fn the_first_chunk_waits_for_an_idle_link() {
     assert!(near(ttft(40, 1.25e6) - ttft(14, 1.25e6), 26.0 * 1024.0 / 1.25e6 * 1e9));
 }
 
+/// A line that is faster than stated holds more than the second window, and takes a round trip more to fill.
+#[test]
+fn what_is_expected_is_within_its_range_where_a_faster_line_takes_longer() {
+    let node = |name| device(name, 0.0, None).node;
+    let link = LinkFacts {
+        from: node("a"),
+        to: node("b"),
+        rtt_s: Some(rtt(Duration::from_millis(10))),
+        bytes_per_s: Some(Figure::stated(4.3e6)),
+    };
+    let mut request = read("a=3@100000 b=3@100000", 4, &[link]);
+    (request.context_tokens, request.workload.prompt_tokens) = (1024, 58);
+    (request.shape.hidden, request.workload.answer_tokens) = (256, 1);
+    request.shape.layers.iter_mut().for_each(|layer| layer.flops_per_token = 0);
+    let ttft = plan(&request).expect("fits").predicted.ttft_ns;
+    // 58 rows of 1 KiB at that rate, and a round trip; two trips of the faster line take 18 ms.
+    assert!((23_000_000..26_000_000).contains(&ttft.expected), "{ttft:?}");
+    assert!(ttft.low <= ttft.expected && ttft.expected < ttft.high, "{ttft:?}");
+}
+
 #[test]
 fn further_streams_compute_beside_what_is_read_once() {
     let round = |kind, streams: u32, waits_per_s: f64| {
