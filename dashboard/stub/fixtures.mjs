@@ -237,6 +237,9 @@ export function plan(query) {
     stages: cut >= 64 ? [row("desk", "gpu0", 0, 64)] : [row("desk", "gpu0", 0, cut), row("tower", "gpu0", cut, 64)],
     predicted, objective_ms: 4100, lower_bound_ms: 4000, gap_percent: 2.4,
     devices: [["desk", "gpu0", "the fastest device holds what fits"], ["tower", "gpu0", "holds the rest"], ["laptop", "cpu", "left out: its link costs 3.8 ms for each token"]].map(([node_name, device, reason], n) => ({ node: nodeId(n + 1), node_name, device, reason, otherwise_ms: 4400 + n * 300, scores })),
-    alone: [],
+    alternatives: [
+      { kind: "without", node: nodeId(2), node_name: "tower", device: "gpu0", plan: { stages: [row("desk", "gpu0", 0, cut), row("laptop", "cpu", cut, 64)], predicted: { ...predicted, tokens_per_s: range(6, 9, 11) }, objective_ms: 14400, is_proven: true, is_as_asked: true }, why: null, missing_bytes: null },
+      { kind: "alone", node: nodeId(1), node_name: "desk", device: "gpu0", plan: null, why: "the model needs 26.0 GiB there, 22.5 GiB are free", missing_bytes: 3.5 * GIB },
+    ],
   };
 }

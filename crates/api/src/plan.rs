@@ -82,8 +82,10 @@ pub struct PlanView {
     pub links: Vec<PlanLinkView>,
     /// Every device, with its reason.
     pub devices: Vec<PlanDeviceView>,
-    /// The whole model on one device, for each that can hold it: fastest first.
-    pub alone: Vec<AloneView>,
+    /// Other plans, the best first, and behind them those that are impossible: the whole model on each
+    /// device (of sixteen at most), without each device of the plan, and with each that it leaves out. The
+    /// last two are looked for where at most sixteen devices may be used.
+    pub alternatives: Vec<AlternativeView>,
 }
 
 /// What speaks for a plan that was not taken, and what against it.
@@ -203,15 +205,50 @@ pub struct ScoresView {
     pub total: f64,
 }
 
-/// The whole model on one device.
+/// What another plan does otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AlternativeKind {
+    /// It has the whole model on the device.
+    Alone,
+    /// It leaves out the device, which the plan uses.
+    Without,
+    /// It uses the device, which the plan leaves out.
+    With,
+}
+
+/// The best plan of one kind that was not made, or why there is none.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct AloneView {
-    /// Name of the device's node.
+pub struct AlternativeView {
+    /// What it does otherwise.
+    pub kind: AlternativeKind,
+    /// Id of the node of the device that it is about.
+    pub node: String,
+    /// That node's name.
     pub node_name: String,
-    /// Name of the device.
+    /// Name of that device.
     pub device: String,
-    /// How fast the model is expected to be there.
+    /// That plan; `null` where there is none.
+    pub plan: Option<AlternativePlanView>,
+    /// Why there is none; `null` where there is one.
+    pub why: Option<String>,
+    /// Bytes of memory that are missing for it at least, where that is why there is none.
+    pub missing_bytes: Option<u64>,
+}
+
+/// A plan that was not made.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct AlternativePlanView {
+    /// Stages of it, first stage first.
+    pub stages: Vec<PlanStageView>,
+    /// How fast it is expected to be.
     pub predicted: PredictionView,
+    /// What the objective counts for it, in milliseconds.
+    pub objective_ms: f64,
+    /// Whether no plan of its kind is better; else the search for it was cut short.
+    pub is_proven: bool,
+    /// Whether it has all pins and as many devices as were asked for.
+    pub is_as_asked: bool,
 }
 
 /// Asks whether an instance should be elsewhere.

@@ -94,6 +94,43 @@ fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     assert!(text.contains("from mac to desktop: a round trip of 0.600 ms (stated)"), "{text}");
 }
 
+/// The model alone on each device, without those that the plan uses, and with the one that it leaves out.
+#[test]
+fn other_plans_stand_beside_the_plan_with_their_times_or_the_bytes_that_are_missing() {
+    let plan = planned(&lab(&["--json"]));
+    let other = |kind: &str, node: &str| -> Value {
+        let all = plan["alternatives"].as_array().unwrap();
+        let found = all.iter().find(|other| other["kind"] == kind && other["node_name"] == node);
+        found.unwrap_or_else(|| panic!("{kind} {node}: {plan}")).clone()
+    };
+    assert_eq!(plan["alternatives"].as_array().unwrap().len(), 6, "{plan}");
+    let excluded = planned(&lab(&["--json", "--exclude", "desktop"]));
+    let pinned = planned(&lab(&["--json", "--pin", "phone"]));
+    for (found, asked) in [
+        (other("with", "phone"), &pinned),
+        (other("without", "desktop"), &excluded),
+        (other("alone", "mac"), &excluded),
+    ] {
+        let found = &found["plan"];
+        assert_eq!(stages(found), stages(asked), "{found}");
+        assert_eq!(found["predicted"], asked["predicted"], "{found}");
+        assert_eq!(found["objective_ms"], asked["objective_ms"], "{found}");
+        assert!(found["objective_ms"].as_f64() >= plan["objective_ms"].as_f64(), "{found}");
+    }
+    for (kind, node) in [("alone", "desktop"), ("alone", "phone"), ("without", "mac")] {
+        let none = other(kind, node);
+        let missing = none["missing_bytes"].as_u64().unwrap();
+        assert!(none["plan"].is_null() && missing > 10 << 30, "{none}");
+    }
+    let text = stdout(&lab(&[]));
+    for said in ["alone on mac/gpu0", "without desktop/gpu0", "with phone/cpu", "impossible:"] {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    // What a pin forbids is shown, and that it does.
+    let alone = stdout(&lab(&["--pin", "phone"]));
+    assert!(alone.contains("alone on mac/gpu0, not as asked"), "{alone}");
+}
+
 /// Planned times are whole nanoseconds, so that every machine says the same. `plan/lab.json` was written by
 /// this command on x86-64 Linux; a change of formulas writes it anew, with `EXO_WRITE_GOLDEN=1`.
 #[test]
@@ -128,6 +165,46 @@ fn a_described_device_without_kernels_for_a_type_gets_no_layer() {
     assert!(none.contains("phone cpu: it cannot run Q4_K weights, which layers 0 to 79 need"), "{none}");
     let other = described(&without(&["desktop", "mac", "phone"]), &["--type", "q8_0", "--context", "512"]);
     assert!(other.status.success(), "they run another type: {}", stderr(&other));
+}
+
+/// A link that the file does not have is one of which nothing is known, and the plan says so.
+#[test]
+fn a_described_link_counts_both_ways_and_without_one_its_numbers_are_estimated() {
+    let link = LAB.find("[[link]]").unwrap();
+    let back = LAB[link..].replace("from = \"desktop\"", "from = \"mac\"");
+    let back = back.replace("to = \"mac\"", "to = \"desktop\"");
+    let both = described(&format!("{LAB}{back}"), &["--json"]);
+    let one_way = planned(&described(LAB, &["--json"]));
+    let other_way = described(&format!("{}{back}", &LAB[..link]), &["--json"]);
+    for plan in [planned(&both), planned(&other_way)] {
+        for of in ["stages", "predicted", "objective_ms", "links"] {
+            assert_eq!(plan[of], one_way[of], "{of}");
+        }
+    }
+    let none = planned(&described(&LAB[..link], &["--json", "--exclude", "phone", "--nodes", "2"]));
+    let links = none["links"].as_array().unwrap();
+    assert_eq!(links.len(), 2, "{none}");
+    assert!(links.iter().all(|link| link["rtt_ms"]["source"] == "estimated"), "{none}");
+    let hop = |plan: &Value| plan["predicted"]["hop_ms"]["expected"].as_f64().unwrap();
+    assert!(hop(&none) > hop(&one_way), "a link of which nothing is known is taken for a slow one");
+}
+
+/// The file is named, and what is wrong in it.
+#[test]
+fn a_file_that_describes_no_cluster_is_refused_by_name() {
+    for (wrong, said) in [
+        (LAB.replace("memory_gib = 6", "memory_gib = 0"), "memory_gib of phone cpu is 0: it must be above 0"),
+        (LAB.replace("memory_gib = 6", "memory_gib = -6"), "memory_gib of phone cpu is -6"),
+        (LAB.replace("memory_gib = 6", "memory = 6"), "unknown field `memory`"),
+        (LAB.replace("to = \"mac\"", "to = \"attic\""), "no device is of a node `attic`"),
+        (LAB.replace("\"mac\"", "\"desktop\""), "desktop gpu0 is there twice"),
+    ] {
+        let output = described(&wrong, &[]);
+        let refused = flat(&stderr(&output));
+        assert!(!output.status.success() && stdout(&output).is_empty(), "{refused}");
+        assert!(refused.contains("lab.toml describes no cluster"), "{refused}");
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
 }
 
 #[test]
@@ -356,6 +433,9 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
         assert!(!long.status.success(), "{}", stdout(&long));
         assert!(stderr(&long).contains("context of 512 tokens, and 4096 are asked for"), "{}", stderr(&long));
     }
+    let nothing = node.post("/exo/v1/plan", &json!({"model": "demo", "context_tokens": 0}));
+    let said = "a context of 0 tokens holds no prompt; ask for 1 or more";
+    assert!(nothing.status == 400 && nothing.body.contains(said), "{}", nothing.body);
     let none = node.post("/exo/v1/plan", &json!({"model": "demo", "nodes_min": 0}));
     assert!(none.status == 400 && none.body.contains("nodes_min must not be 0"), "{}", none.body);
     let anew = node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]);

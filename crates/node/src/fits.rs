@@ -404,7 +404,7 @@ pub(crate) fn judge(cluster: &FitsCluster, view: FitView, models: &[SizedModel])
         download_bytes: model.download_bytes,
         predicted: prediction_view(&plan.predicted),
         context_tokens_max: longest_context(cluster, model, request.context_tokens),
-        stages: planning::stages(&request, plan),
+        stages: planning::stages(&request, &plan.stages, &plan.memory),
     };
     let verdict = if comfortable.is_some() { FitVerdict::Comfortable } else { FitVerdict::Slow };
     FitView { verdict, summary: sentences::runs(&best), best: Some(best), ..view }

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_api::plan::{
-    AloneView, FasterPlanView, FigureView, PlanDeviceView, PlanLinkView, PlanObjective, PlanQuery,
-    PlanRateView, PlanStageView, PlanView, ScoresView,
+    AlternativeKind, AlternativePlanView, AlternativeView, FasterPlanView, FigureView, PlanDeviceView,
+    PlanLinkView, PlanObjective, PlanQuery, PlanRateView, PlanStageView, PlanView, ScoresView,
 };
 use exo_api::{
     ClusterView, InstanceView, LinkView, NodeStatus, PlaceRequest, ReplanDecision, ReplanStageView,
@@ -21,7 +21,8 @@ use exo_cluster::{DryRun, DryRunError, InstanceRequest, PlaceObjective};
 use exo_formats::{LayerTensor, Model, TensorName};
 use exo_machine::prediction_view;
 use exo_planner::{
-    Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError, PlanRequest, Source,
+    Alternative, AlternativePlan, Figure, LinkFacts, Objective, Pin, PinLayers, Plan, PlanDevice, PlanError,
+    PlanRequest, ShardMemory, Source,
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceState, Exclusion, LayerRange, MemoryDomain, ModelShape,
@@ -440,7 +441,7 @@ fn plan_view(model: &str, request: &PlanRequest, plan: &Plan) -> PlanView {
         context_tokens: request.context_tokens,
         slots: request.slots,
         cache_tokens: request.cache_tokens,
-        stages: stages(request, plan),
+        stages: stages(request, &plan.stages, &plan.memory),
         predicted: prediction_view(&plan.predicted),
         objective_ms: ms(plan.proof.objective_ns),
         lower_bound_ms: ms(plan.proof.lower_bound_ns),
@@ -454,7 +455,7 @@ fn plan_view(model: &str, request: &PlanRequest, plan: &Plan) -> PlanView {
         }),
         links: links(request, &plan.stages),
         devices: devices(request, plan),
-        alone: alone(request),
+        alternatives: alternatives(request, plan),
     }
 }
 
@@ -486,13 +487,11 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-pub(crate) fn stages(request: &PlanRequest, plan: &Plan) -> Vec<PlanStageView> {
-    let stage = |(stage, memory): (&Stage, &exo_planner::ShardMemory)| {
+pub(crate) fn stages(request: &PlanRequest, stages: &[Stage], memory: &[ShardMemory]) -> Vec<PlanStageView> {
+    let stage = |(stage, memory): (&Stage, &ShardMemory)| {
         let shard = stage.leader();
-        let is_this = |d: &&PlanDevice| d.node == shard.node && d.device.id == shard.device;
-        let node = request.devices.iter().find(is_this);
         PlanStageView {
-            node_name: node.map_or_else(|| shard.node.to_string(), |d| d.node_name.clone()),
+            node_name: node_name(request, shard.node),
             device: shard.device.to_string(),
             layers: stage.layers.into(),
             weight_bytes: memory.weight_bytes,
@@ -500,22 +499,18 @@ pub(crate) fn stages(request: &PlanRequest, plan: &Plan) -> Vec<PlanStageView> {
             workspace_bytes: memory.workspace_bytes,
         }
     };
-    plan.stages.iter().zip(&plan.memory).map(stage).collect()
+    stages.iter().zip(memory).map(stage).collect()
 }
 
 /// From each stage to the next, and from the last to the first, where these are two nodes.
 fn links(request: &PlanRequest, stages: &[Stage]) -> Vec<PlanLinkView> {
-    let name = |node: NodeId| {
-        let device = request.devices.iter().find(|device| device.node == node);
-        device.map_or_else(|| node.to_string(), |device| device.node_name.clone())
-    };
     let nodes: Vec<NodeId> = stages.iter().map(|stage| stage.leader().node).collect();
     let hops = nodes.iter().zip(nodes.iter().cycle().skip(1)).filter(|(from, to)| from != to);
     let view = |(&from, &to): (&NodeId, &NodeId)| {
         let (rtt_s, bytes_per_s) = exo_planner::link_figures(request, from, to);
         PlanLinkView {
-            from: name(from),
-            to: name(to),
+            from: node_name(request, from),
+            to: node_name(request, to),
             rtt_ms: figure_view(Figure { value: rtt_s.value * 1e3, ..rtt_s }),
             bytes_per_s: figure_view(bytes_per_s),
         }
@@ -587,29 +582,34 @@ fn rates(request: &PlanRequest, device: usize) -> Vec<PlanRateView> {
     all.0.iter().filter(counts).map(view).collect()
 }
 
-fn alone(request: &PlanRequest) -> Vec<AloneView> {
-    let layers = request.shape.layer_count();
-    let on = |device: &PlanDevice| {
-        let only = PlanRequest {
-            devices: vec![device.clone()],
-            explain: false,
-            pins: Vec::new(),
-            ..request.clone()
-        };
-        let only = PlanRequest { objective: Objective::Latency, ..only };
-        exo_planner::plan(&only).ok()?;
-        let stage = Stage::solo(device.node, device.device.id.clone(), Shard::whole(layers));
-        let (predicted, objective_ns) = exo_planner::predict(request, &[stage])?;
-        let view = AloneView {
-            node_name: device.node_name.clone(),
-            device: device.device.id.to_string(),
-            predicted: prediction_view(&predicted),
-        };
-        Some((objective_ns, view))
+fn alternatives(request: &PlanRequest, plan: &Plan) -> Vec<AlternativeView> {
+    let kind = |kind: exo_planner::AlternativeKind| match kind {
+        exo_planner::AlternativeKind::Alone => AlternativeKind::Alone,
+        exo_planner::AlternativeKind::Without => AlternativeKind::Without,
+        exo_planner::AlternativeKind::With => AlternativeKind::With,
     };
-    let mut found: Vec<(u64, AloneView)> = request.devices.iter().filter_map(on).collect();
-    found.sort_by_key(|(objective_ns, _)| *objective_ns);
-    found.into_iter().map(|(_, view)| view).collect()
+    let plan_of = |other: &AlternativePlan| AlternativePlanView {
+        stages: stages(request, &other.stages, &other.memory),
+        predicted: prediction_view(&other.predicted),
+        objective_ms: ms(other.objective_ns),
+        is_proven: other.is_proven,
+        is_as_asked: other.is_as_asked,
+    };
+    let view = |other: &Alternative| AlternativeView {
+        kind: kind(other.kind),
+        node: other.node.to_full(),
+        node_name: node_name(request, other.node),
+        device: other.device.to_string(),
+        plan: other.outcome.as_ref().ok().map(plan_of),
+        why: other.outcome.as_ref().err().map(|none| none.why.clone()),
+        missing_bytes: other.outcome.as_ref().err().and_then(|none| none.missing_bytes),
+    };
+    plan.alternatives.iter().map(view).collect()
+}
+
+fn node_name(request: &PlanRequest, node: NodeId) -> String {
+    let device = request.devices.iter().find(|device| device.node == node);
+    device.map_or_else(|| node.to_string(), |device| device.node_name.clone())
 }
 
 #[cfg(test)]

@@ -718,23 +718,39 @@ impl Costs<'_> {
     }
 }
 
-/// The times of a layout with their ranges.
-pub(crate) fn predict(request: &PlanRequest, layout: &Layout) -> Prediction {
-    let times = |case| Costs::of(request, case).times(layout);
-    let (fast, slow) = (times(Case::Fast), times(Case::Slow));
-    let costs = Costs::of(request, Case::Expected);
-    let expected = costs.times(layout);
-    let range = |of: fn(&Times) -> u64| Range { low: of(&fast), expected: of(&expected), high: of(&slow) };
-    let fetch = costs.fetch(layout);
-    Prediction {
-        prompt_tokens: costs.prompt() as u32, // at most the workload's
-        ttft_ns: range(|t| t.ttft_ns),
-        token_ns: range(|t| t.token_ns),
-        hop_ns: range(|t| t.hop_ns),
-        round_ns: range(|t| t.round_ns),
-        streams: request.workload.streams.max(1),
-        fetch_bytes: fetch.bytes,
-        fetch_ns: fetch.ns,
-        is_fetch_estimated: fetch.is_estimated,
+/// The costs of a request in each case.
+pub(crate) struct Cases<'a> {
+    fast: Costs<'a>,
+    pub(crate) expected: Costs<'a>,
+    slow: Costs<'a>,
+}
+
+impl<'a> Cases<'a> {
+    pub(crate) fn of(request: &'a PlanRequest) -> Self {
+        let of = |case| Costs::of(request, case);
+        Self { fast: of(Case::Fast), expected: of(Case::Expected), slow: of(Case::Slow) }
+    }
+
+    /// The times of a layout with their ranges.
+    pub(crate) fn predict(&self, layout: &Layout) -> Prediction {
+        let Self { fast, expected: costs, slow } = self;
+        let (fast, expected, slow) = (fast.times(layout), costs.times(layout), slow.times(layout));
+        let range = |of: fn(&Times) -> u64| {
+            let expected = of(&expected);
+            // A faster line may take a round trip more until it is filled.
+            Range { low: of(&fast).min(expected), expected, high: of(&slow).max(expected) }
+        };
+        let fetch = costs.fetch(layout);
+        Prediction {
+            prompt_tokens: costs.prompt() as u32, // at most the workload's
+            ttft_ns: range(|t| t.ttft_ns),
+            token_ns: range(|t| t.token_ns),
+            hop_ns: range(|t| t.hop_ns),
+            round_ns: range(|t| t.round_ns),
+            streams: costs.request.workload.streams.max(1),
+            fetch_bytes: fetch.bytes,
+            fetch_ns: fetch.ns,
+            is_fetch_estimated: fetch.is_estimated,
+        }
     }
 }

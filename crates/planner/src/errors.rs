@@ -20,7 +20,7 @@ pub struct DeviceMemory {
 #[non_exhaustive]
 pub enum PlanError {
     /// The model has no layer, or the context or the slots are zero.
-    #[error("nothing to place: {what} is 0")]
+    #[error("nothing to place: {what} is 0{}", if *what == "layers" { "" } else { "; ask for 1 or more" })]
     Empty {
         /// Which number.
         what: &'static str,

@@ -1,21 +1,20 @@
 //! The words: why a device got its part, and why there is no plan.
 
-use exo_types::{LayerRange, MemoryDomain, Shard, SupportClass, size};
+use exo_types::{DeviceFacts, LayerRange, MemoryDomain, Shard, SupportClass, size};
 
-use crate::cost::{Costs, Fetch, Times};
+use crate::alternatives::Outcome;
+use crate::cost::Costs;
 use crate::errors::Remedy;
 use crate::fit::fits;
 use crate::kernels::{Runnable, lacking_in_model};
 use crate::memory::{Sizes, WeightForm};
 use crate::ratios::TypeRatios;
+use crate::search::BestLayout;
 use crate::{
-    DeviceMemory, DeviceReason, Objective, Pin, PinLayers, PlanDevice, PlanError, PlanRequest, ShardMemory,
-    disk, domains, fetching,
+    DeviceMemory, DeviceReason, Objective, PlanDevice, PlanError, PlanRequest, ShardMemory, disk, domains,
 };
 
-/// Up to so many usable devices each is explained by a search with or without it.
-const EXPLAINED_MAX: usize = 16;
-/// Work of one such search at most.
+/// Work of a search that an explanation takes, at most.
 pub(crate) const EXPLAIN_WORK_MAX: u64 = 20_000_000;
 
 /// Tokens of a page of keys and values: `engine`'s. A cache is made of whole ones.
@@ -61,29 +60,19 @@ pub(crate) fn no_kernels(request: &PlanRequest) -> PlanError {
     PlanError::NoKernels { reasons: request.devices.iter().filter_map(reason).collect() }
 }
 
-/// A reason for every device. What the plan would cost without it, or with it, comes from a search of its
-/// own.
-pub(crate) fn reasons(
-    request: &PlanRequest,
-    sizes: &Sizes<'_>,
-    usable: &[usize],
-    plan: &Explained<'_>,
-) -> Vec<DeviceReason> {
+/// A reason for every device. What the plan would cost without it, or with it, is from a search of its own.
+pub(crate) fn reasons(request: &PlanRequest, sizes: &Sizes<'_>, plan: &Explained<'_>) -> Vec<DeviceReason> {
     let reason = |(index, device): (usize, &PlanDevice)| {
         let stage = plan.layout.iter().position(|(d, _)| *d == index);
-        let is_asked = usable.len() <= EXPLAINED_MAX && request.explain;
-        let other =
-            if is_asked { plan.otherwise(request, sizes, usable, index) } else { Alternative::NotAsked };
+        let other = plan.otherwise.get(index).and_then(Option::as_ref);
         let text = match (unusable(request, device), stage) {
             (Some(why), _) => why,
-            (None, Some(stage)) => placed(request, device, stage, plan, &other),
-            (None, None) => left_out(request, device, sizes, plan, &other),
+            (None, Some(stage)) => placed(request, device, stage, plan, other),
+            (None, None) => left_out(request, device, sizes, plan, other),
         };
         let text = text + &kernels_text(request, device) + &disk_text(device);
-        let otherwise_ns = match &other {
-            Alternative::Plan { objective_ns, .. } => Some(*objective_ns),
-            Alternative::Impossible { .. } | Alternative::NotAsked => None,
-        };
+        let found = other.and_then(|other| other.as_ref().ok());
+        let otherwise_ns = found.map(|found| found.objective_ns);
         DeviceReason { node: device.node, device: device.device.id.clone(), text, otherwise_ns }
     };
     request.devices.iter().enumerate().map(reason).collect()
@@ -96,65 +85,15 @@ pub(crate) struct Explained<'a> {
     pub(crate) objective_ns: u64,
     /// As they are expected.
     pub(crate) costs: &'a Costs<'a>,
-}
-
-/// What comes out when one device is used that was not, or the other way round.
-enum Alternative {
-    /// Nobody looked: there are too many devices, or it cannot be used.
-    NotAsked,
-    /// There is no such plan.
-    Impossible { why: String },
-    Plan {
-        objective_ns: u64,
-        times: Times,
-        /// What it fetches first.
-        fetch: Fetch,
-        /// Nothing is better, or the search for it was cut short.
-        is_proven: bool,
-    },
+    /// For every device what comes out with it or without it, see [`crate::alternatives::otherwise`].
+    pub(crate) otherwise: &'a [Option<Outcome>],
 }
 
 impl Explained<'_> {
-    fn otherwise(
-        &self,
-        request: &PlanRequest,
-        sizes: &Sizes<'_>,
-        usable: &[usize],
-        index: usize,
-    ) -> Alternative {
-        if !usable.contains(&index) {
-            return Alternative::NotAsked;
-        }
-        let device = &request.devices[index];
-        let is_placed = self.layout.iter().any(|(d, _)| *d == index);
-        let others: Vec<usize> = usable.iter().copied().filter(|&d| !is_placed || d != index).collect();
-        let mut asked = request.clone();
-        asked.work_max = request.work_max.min(EXPLAIN_WORK_MAX);
-        let is_this = |p: &Pin| p.node == device.node && p.device == device.device.id;
-        if is_placed {
-            asked.pins.retain(|p| !is_this(p));
-        } else {
-            let pin = Pin { node: device.node, device: device.device.id.clone(), layers: PinLayers::Any };
-            asked.pins.push(pin);
-        }
-        if others.is_empty() {
-            return Alternative::Impossible { why: "there is no device".to_owned() };
-        }
-        match fetching::best(&asked, sizes, &others).map(|weighed| weighed.outcome) {
-            Some(found) => Alternative::Plan {
-                objective_ns: found.objective_ns,
-                is_proven: found.lower_bound_ns >= found.objective_ns,
-                times: self.costs.times(&found.layout),
-                fetch: self.costs.fetch(&found.layout),
-            },
-            None => Alternative::Impossible { why: why_none(&asked, others.len()) },
-        }
-    }
-
     /// "a request of 512 + 128 tokens takes 4.1 s instead of 3.2 s"
-    fn instead(&self, request: &PlanRequest, otherwise_ns: u64, is_proven: bool) -> String {
-        let (then, now) = (time(otherwise_ns), time(self.objective_ns));
-        let then = if is_proven { then } else { format!("at most {then}") };
+    fn instead(&self, request: &PlanRequest, found: &BestLayout) -> String {
+        let (then, now) = (time(found.objective_ns), time(self.objective_ns));
+        let then = if found.is_proven() { then } else { format!("at most {then}") };
         match request.objective {
             Objective::Throughput => {
                 format!(
@@ -170,25 +109,12 @@ impl Explained<'_> {
     }
 }
 
-/// Why so many devices have no plan.
-fn why_none(asked: &PlanRequest, devices: usize) -> String {
-    match asked.objective {
-        Objective::Spread { stages_min } if devices < stages_min as usize => {
-            format!("there are fewer than the {stages_min} devices that were asked for")
-        }
-        Objective::Latency | Objective::Throughput if asked.pins.is_empty() => {
-            "the model does not fit".to_owned()
-        }
-        _ => "no plan is as it was asked for".to_owned(),
-    }
-}
-
 fn placed(
     request: &PlanRequest,
     device: &PlanDevice,
     stage: usize,
     plan: &Explained<'_>,
-    other: &Alternative,
+    other: Option<&Outcome>,
 ) -> String {
     let (index, range) = plan.layout[stage];
     let (token_ns, stage_ns) =
@@ -206,11 +132,9 @@ fn placed(
         read.source.text()
     );
     match other {
-        Alternative::Plan { objective_ns, is_proven, .. } => {
-            format!("{part}; without it {}", plan.instead(request, *objective_ns, *is_proven))
-        }
-        Alternative::Impossible { why } => format!("{part}; without it {why}"),
-        Alternative::NotAsked => part,
+        Some(Ok(found)) => format!("{part}; without it {}", plan.instead(request, found)),
+        Some(Err(none)) => format!("{part}; without it {}", none.why),
+        None => part,
     }
 }
 
@@ -219,18 +143,18 @@ fn left_out(
     device: &PlanDevice,
     sizes: &Sizes<'_>,
     plan: &Explained<'_>,
-    other: &Alternative,
+    other: Option<&Outcome>,
 ) -> String {
-    let (free, held) = (device.device.memory_free_bytes, WeightForm::by(device.device.kind));
-    let least = (0..sizes.layer_count()).map(|layer| sizes.bytes(held, layer, layer + 1)).min().unwrap_or(0);
+    let (free, least) = (device.device.memory_free_bytes, smallest_layer(sizes, device));
     if free < least {
         return format!("no layer: the smallest needs {}, {} are free", size(least), size(free));
     }
     match other {
-        Alternative::Plan { objective_ns, times, fetch, is_proven } => {
-            let ours = plan.costs.times(plan.layout);
+        Some(Ok(found)) => {
+            let (ours, times) = (plan.costs.times(plan.layout), plan.costs.times(&found.layout));
+            let fetch = plan.costs.fetch(&found.layout);
             let change = change((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
-            let instead = plan.instead(request, *objective_ns, *is_proven);
+            let instead = plan.instead(request, found);
             let first = match fetch.ns > plan.costs.fetch(plan.layout).ns {
                 true => {
                     let least = if fetch.is_estimated { "by a guess" } else { "at least" };
@@ -240,9 +164,15 @@ fn left_out(
             };
             format!("no layer: adding it {change}; {instead}{first}")
         }
-        Alternative::Impossible { .. } => "no layer: no plan with it was found".to_owned(),
-        Alternative::NotAsked => "no layer: the plan is made without it".to_owned(),
+        Some(Err(_)) => "no layer: no plan with it was found".to_owned(),
+        None => "no layer: the plan is made without it".to_owned(),
     }
+}
+
+/// Memory of the layer that needs the least on a device.
+pub(crate) fn smallest_layer(sizes: &Sizes<'_>, device: &PlanDevice) -> u64 {
+    let held = WeightForm::by(device.device.kind);
+    (0..sizes.layer_count()).map(|layer| sizes.bytes(held, layer, layer + 1)).min().unwrap_or(0)
 }
 
 /// What changes of a token from `now` to `then`, each the time between stages and the time of computing.
@@ -282,36 +212,52 @@ pub(crate) fn does_not_fit(
         let usable_bytes = free_bytes.saturating_sub(sizes.workspace());
         DeviceMemory { name: name(device) + &disk_text(device), free_bytes, usable_bytes }
     };
-    let per_device: Vec<DeviceMemory> = usable.iter().map(memory).collect();
-    let sum = |of: fn(&DeviceMemory) -> u64| per_device.iter().map(of).fold(0u64, u64::saturating_add);
-    // What devices share is there once.
-    let free_bytes = domains::memory_free_bytes(usable.iter().map(|&device| &request.devices[device].device));
-    let shared_bytes = sum(|d| d.free_bytes) - free_bytes;
-    let usable_bytes = sum(|d| d.usable_bytes).saturating_sub(shared_bytes);
-    // Where a card may take a part, the least that is needed in all is what it would take.
-    let by = |&device: &usize| WeightForm::by(request.devices[device].device.kind);
-    let all_packed = usable.iter().all(|device| by(device) == WeightForm::Packed);
-    let held = if all_packed { WeightForm::Packed } else { WeightForm::AsStored };
-    let needed_bytes = sizes.model_bytes(held);
-    let missing_bytes = match needed_bytes.saturating_sub(usable_bytes) {
-        // In sum it is enough; how little more would do in pieces is searched among few devices only.
-        0 if usable.len() <= EXACT_MISSING_MAX => {
-            least_growth(request, sizes, usable).map_or(0, |(_, bytes)| bytes)
-        }
-        short => short,
-    };
+    let (free_bytes, usable_bytes) = free_and_usable(request, sizes, usable);
+    let held = least_form(request, usable);
     let (largest_unit, largest_unit_bytes) = sizes.largest_unit(held);
     PlanError::DoesNotFit {
-        needed_bytes,
+        needed_bytes: sizes.model_bytes(held),
         free_bytes,
         usable_bytes,
-        missing_bytes,
-        per_device,
+        missing_bytes: missing_bytes(request, sizes, usable),
+        per_device: usable.iter().map(memory).collect(),
         largest_unit: largest_unit.into(),
         largest_unit_bytes,
         left_out: not_counted(request),
         remedies: disk_room(asked).into_iter().chain(remedies(request, sizes, usable)).collect(),
     }
+}
+
+/// Bytes that these devices, which do not hold the model, lack at least; 0 where that is not known.
+pub(crate) fn missing_bytes(request: &PlanRequest, sizes: &Sizes<'_>, devices: &[usize]) -> u64 {
+    let (_, usable_bytes) = free_and_usable(request, sizes, devices);
+    match sizes.model_bytes(least_form(request, devices)).saturating_sub(usable_bytes) {
+        // In sum it is enough; how little more would do in pieces is searched among few devices only.
+        0 if devices.len() <= EXACT_MISSING_MAX => {
+            least_growth(request, sizes, devices).map_or(0, |(_, bytes)| bytes)
+        }
+        short => short,
+    }
+}
+
+/// Bytes that are free on these devices, and what layers can fill of them.
+fn free_and_usable(request: &PlanRequest, sizes: &Sizes<'_>, devices: &[usize]) -> (u64, u64) {
+    let all: Vec<&DeviceFacts> = devices.iter().map(|&device| &request.devices[device].device).collect();
+    let sum = |less: u64| {
+        let each = all.iter().map(|device| device.memory_free_bytes.saturating_sub(less));
+        each.fold(0u64, u64::saturating_add)
+    };
+    // What devices share is there once.
+    let free_bytes = domains::memory_free_bytes(all.iter().copied());
+    let shared_bytes = sum(0).saturating_sub(free_bytes);
+    (free_bytes, sum(sizes.workspace()).saturating_sub(shared_bytes))
+}
+
+/// As the whole model needs the least on these devices: where a card may take a part, as a card holds it.
+fn least_form(request: &PlanRequest, devices: &[usize]) -> WeightForm {
+    let by = |&device: &usize| WeightForm::by(request.devices[device].device.kind);
+    let all_packed = devices.iter().all(|device| by(device) == WeightForm::Packed);
+    if all_packed { WeightForm::Packed } else { WeightForm::AsStored }
 }
 
 /// Which layers a device that may be used does not run.
@@ -396,10 +342,12 @@ fn grow(devices: &mut [PlanDevice], grown: usize, bytes: u64) {
 
 /// What is free on each device, no more than in the memory that it shares.
 fn free_of(request: &PlanRequest) -> Vec<u64> {
-    let free = |PlanDevice { device, .. }: &PlanDevice| {
-        device.memory_domain.map_or(u64::MAX, |domain| domain.free_bytes).min(device.memory_free_bytes)
-    };
-    request.devices.iter().map(free).collect()
+    request.devices.iter().map(free_bytes).collect()
+}
+
+/// The same of one device.
+pub(crate) fn free_bytes(PlanDevice { device, .. }: &PlanDevice) -> u64 {
+    device.memory_domain.map_or(u64::MAX, |domain| domain.free_bytes).min(device.memory_free_bytes)
 }
 
 /// The request with the longest context with which the model fits, if a shorter one helps. In whole pages, as

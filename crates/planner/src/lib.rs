@@ -2,8 +2,8 @@
 //!
 //! [`plan`] is a pure function from a [`PlanRequest`] (model shape, context, devices, links, objective) to a
 //! [`Plan`]: stages in pipeline order, predicted times with their ranges, a reason with numbers for every
-//! device, and a lower bound that says how much better any plan could be. *Solo is a legal answer*, and so is
-//! leaving a device out.
+//! device, the plans that stand beside it, and a lower bound that says how much better any plan could be.
+//! *Solo is a legal answer*, and so is leaving a device out.
 //!
 //! Time decides. The formulas are in `cost.rs`, one table; `problem.rs` turns them into sums; `labels.rs`
 //! finds the least sum by branch and bound (`bound.rs`), and `search.rs` makes each objective of a few such
@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod alternatives;
 mod bound;
 mod cost;
 mod disk;
@@ -45,6 +46,7 @@ mod validate;
 
 use exo_types::{LayerRange, Shard, Stage};
 
+pub use alternatives::{Alternative, AlternativeKind, AlternativePlan, NoAlternative};
 pub use cost::{ExpectedStep, Phase, StageTimes, chunk_tokens};
 pub use disk_bound::{DiskBound, settings_text};
 pub use domains::{memory_free_bytes, oversubscribed};
@@ -62,7 +64,7 @@ pub use request::{
 };
 pub use validate::validate;
 
-use cost::{Case, Costs};
+use cost::{Case, Cases, Costs};
 use memory::{Sizes, WeightForm};
 
 /// Places the model of `request` on its devices. The same request gives the same plan everywhere.
@@ -96,8 +98,8 @@ pub fn plan(request: &PlanRequest) -> Result<Plan, PlanError> {
 /// or its stages do not tile the model.
 pub fn predict(request: &PlanRequest, stages: &[Stage]) -> Option<(Prediction, u64)> {
     let layout = layout_of(request, stages)?;
-    let objective_ns = Costs::of(request, Case::Expected).objective_ns(&layout);
-    Some((cost::predict(request, &layout), objective_ns))
+    let costs = Cases::of(request);
+    Some((costs.predict(&layout), costs.expected.objective_ns(&layout)))
 }
 
 /// What each stage of a placement is expected to compute, whoever made it; `None` as [`predict`].
@@ -225,6 +227,14 @@ fn no_plan(request: &PlanRequest, asked: &PlanRequest, sizes: &Sizes<'_>, usable
     explain::does_not_fit(request, asked, sizes, usable)
 }
 
+fn stages_of(request: &PlanRequest, layout: &[(usize, LayerRange)]) -> Vec<Stage> {
+    let stage = |(device, range): &(usize, LayerRange)| {
+        let PlanDevice { node, device, .. } = &request.devices[*device];
+        Stage::solo(*node, device.id.clone(), Shard::pipeline(*range, request.shape.layer_count()))
+    };
+    layout.iter().map(stage).collect()
+}
+
 fn memory_of(request: &PlanRequest, sizes: &Sizes<'_>, layout: &[(usize, LayerRange)]) -> Vec<ShardMemory> {
     let held = |device: usize| WeightForm::by(request.devices[device].device.kind);
     layout.iter().map(|(device, range)| sizes.stage(held(*device), *range)).collect()
@@ -237,19 +247,24 @@ fn assemble(
     chosen: &fetching::ChosenPlan,
 ) -> Plan {
     let search::BestLayout { ref layout, objective_ns, lower_bound_ns, work } = chosen.outcome;
-    let stage = |(device, range): &(usize, LayerRange)| {
-        let PlanDevice { node, device, .. } = &request.devices[*device];
-        Stage::solo(*node, device.id.clone(), Shard::pipeline(*range, request.shape.layer_count()))
-    };
     let memory = memory_of(request, sizes, layout);
-    let costs = Costs::of(request, Case::Expected);
-    let explained = explain::Explained { layout, memory: &memory, objective_ns, costs: &costs };
+    let costs = Cases::of(request);
+    let otherwise = alternatives::otherwise(request, sizes, usable, layout);
+    let explained = explain::Explained {
+        layout,
+        memory: &memory,
+        objective_ns,
+        costs: &costs.expected,
+        otherwise: &otherwise,
+    };
+    let reasons = explain::reasons(request, sizes, &explained);
     Plan {
-        stages: layout.iter().map(stage).collect(),
-        reasons: explain::reasons(request, sizes, usable, &explained),
+        stages: stages_of(request, layout),
+        reasons,
         scores: score::scores(request, sizes),
-        predicted: cost::predict(request, layout),
+        predicted: costs.predict(layout),
         proof: Proof { objective_ns, lower_bound_ns, work },
+        alternatives: alternatives::list(request, sizes, usable, layout, &costs, otherwise),
         memory,
         faster: chosen.faster,
     }

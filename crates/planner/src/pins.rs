@@ -30,7 +30,7 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
         let (count, needed_bytes) = match pin.layers {
             PinLayers::Any => (1, 0),
             PinLayers::Count(count) if count == 0 || count > layers => {
-                return Err(refused(format!("{count} of {layers} layers")));
+                return Err(refused(format!("{count} of {layers} layers: pin 1 to {layers}")));
             }
             PinLayers::Count(count) => {
                 let runs = Runnable::of(request, device);
@@ -40,7 +40,7 @@ pub(crate) fn check(request: &PlanRequest, sizes: &Sizes<'_>) -> Result<(), Plan
                 (count, least.ok_or_else(lacking)?)
             }
             PinLayers::Range(LayerRange { start, end }) if start >= end || end > layers => {
-                return Err(refused(format!("layers {start}..{end} of {layers}")));
+                return Err(refused(format!("layers {start}..{end} of {layers}: pin some of 0..{layers}")));
             }
             PinLayers::Range(range) => {
                 if let Some(other) = request.pins[..at].iter().find(|p| overlap(p.layers, range)) {

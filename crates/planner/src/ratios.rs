@@ -84,8 +84,11 @@ impl<'a> TypeRatios<'a> {
                 continue;
             };
             for (own, sum) in [(&mut rates.read_by_type, read), (&mut rates.flops_by_type, flops)] {
-                if let Some(q8_0) = own.get(&DType::Q8_0).copied() {
-                    own.entry(dtype).or_insert(Figure::from(q8_0.value * sum / count, Source::Derived));
+                // Rates that are possible each by itself may give a product that is not.
+                let follows =
+                    |q8_0: &Figure| Figure::from(q8_0.value * sum / count, Source::Derived).plausible();
+                if let Some(figure) = own.get(&DType::Q8_0).and_then(follows) {
+                    own.entry(dtype).or_insert(figure);
                 }
             }
         }

@@ -6,6 +6,7 @@ use exo_types::{
     DeviceFacts, DeviceId, DiskRoom, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size,
 };
 
+use crate::alternatives::Alternative;
 use crate::disk_bound::DiskBound;
 use crate::inputs::{DeviceRates, Figure};
 
@@ -53,7 +54,8 @@ pub struct PlanRequest {
     pub fetch_answers: Option<u32>,
     /// Work that the search may do, in units that are the same everywhere; see [`WORK_MAX`].
     pub work_max: u64,
-    /// Whether the plan says of each device what it would cost the other way round: a search each.
+    /// Whether the plan says of each device what it would cost the other way round: a search each. Then it
+    /// has [`Plan::alternatives`], too.
     pub explain: bool,
 }
 
@@ -168,6 +170,10 @@ pub struct Plan {
     pub predicted: Prediction,
     /// How good it is by its objective, and how good any plan could be.
     pub proof: Proof,
+    /// Other plans, the best first, and behind them those that are impossible: the model alone on each
+    /// device, without each device of the plan, and with each other one. The last two kinds are looked for
+    /// among few devices only, and none is unless the request asks for explanations.
+    pub alternatives: Vec<Alternative>,
     /// A plan that is faster once it serves, and was not taken for what it fetches first.
     pub faster: Option<FasterPlan>,
 }

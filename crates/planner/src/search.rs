@@ -41,6 +41,13 @@ pub(crate) struct BestLayout {
     pub(crate) work: u64,
 }
 
+impl BestLayout {
+    /// Whether nothing is better; else the search was cut short.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.lower_bound_ns >= self.objective_ns
+    }
+}
+
 /// Work of a search among the usable devices. A unit of work on many devices touches more memory, and takes
 /// as much longer.
 pub(crate) fn work_max(request: &PlanRequest, usable: &[usize]) -> u64 {

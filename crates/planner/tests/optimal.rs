@@ -1,14 +1,16 @@
 //! The plan against every plan: brute force over time on small clusters, and bounds of work on large ones.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use exo_planner::{
-    DeviceRates, Figure, LinkFacts, Objective, PlanDevice, PlanError, PlanRequest, Prediction, Workload,
-    lacking_kernels, plan, predict, rtt, validate, workspace_bytes,
+    Alternative, AlternativeKind, DeviceRates, Figure, LinkFacts, Objective, Pin, PinLayers, Plan,
+    PlanDevice, PlanError, PlanRequest, Prediction, Workload, lacking_kernels, plan, predict, rates_of, rtt,
+    validate, workspace_bytes,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard,
-    Stage, SupportClass, TypeBytes, WeightTypes,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, MemoryDomain, ModelShape,
+    NodeId, Shard, Stage, SupportClass, TypeBytes, WeightTypes,
 };
 
 const MIB: u64 = 1 << 20;
@@ -251,6 +253,124 @@ fn plans_are_the_best_of_all_where_devices_run_some_layers_only() {
     }
 }
 
+/// A random cluster whose plan says what stands beside it: with types of weights in each second, and a pin in
+/// each third.
+fn explained(seed: u64) -> PlanRequest {
+    let mut draws = Draws(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
+    let mut request = random(&mut draws, 5, 10, seed % 3);
+    if draws.below(2) == 0 {
+        request = typed(&mut draws, request);
+    }
+    if draws.below(3) == 0 {
+        let pinned = &request.devices[draws.below(request.devices.len() as u64) as usize];
+        let (node, device) = (pinned.node, pinned.device.id.clone());
+        request.pins.push(Pin { node, device, layers: PinLayers::Any });
+    }
+    PlanRequest { explain: true, ..request }
+}
+
+/// The request that asks for an alternative, and for nothing else that another one has.
+fn asked_for(request: &PlanRequest, other: &Alternative) -> PlanRequest {
+    let is_it = |node: NodeId, device: &DeviceId| node == other.node && *device == other.device;
+    let mut asked = PlanRequest { explain: false, ..request.clone() };
+    match other.kind {
+        AlternativeKind::With => {
+            let (node, device) = (other.node, other.device.clone());
+            asked.pins.push(Pin { node, device, layers: PinLayers::Any });
+        }
+        AlternativeKind::Without => {
+            asked.pins.retain(|pin| !is_it(pin.node, &pin.device));
+            let left_out = asked.devices.iter_mut().filter(|d| is_it(d.node, &d.device.id));
+            left_out.for_each(|device| device.excluded = Some("left out".to_owned()));
+        }
+        AlternativeKind::Alone => {
+            asked.devices.retain(|d| is_it(d.node, &d.device.id));
+            asked.pins.clear();
+            if let Objective::Spread { .. } = asked.objective {
+                asked.objective = Objective::Latency;
+            }
+        }
+    }
+    asked
+}
+
+/// Beside the plan stand others, each with its own numbers, and none that is as it was asked for is better.
+#[test]
+fn no_plan_beside_the_one_that_is_made_is_better_unless_it_is_not_as_asked() {
+    let (mut possible, mut better) = (0, 0);
+    for seed in 1..=300 {
+        let request = explained(seed);
+        let Ok(ours) = plan(&request) else { continue };
+        let costs = |one: &Alternative| one.outcome.as_ref().map_or(u64::MAX, |other| other.objective_ns);
+        assert!(ours.alternatives.iter().is_sorted_by_key(costs), "seed {seed}: {:?}", ours.alternatives);
+        for one in &ours.alternatives {
+            let Ok(other) = &one.outcome else { continue };
+            let told = (other.predicted, other.objective_ns);
+            assert_eq!(predict(&request, &other.stages), Some(told), "seed {seed}: {one:?}");
+            let (stages, memory) = (other.stages.clone(), other.memory.clone());
+            let as_plan = Plan { stages, memory, ..ours.clone() };
+            assert_eq!(validate(&request, &as_plan), Ok(()), "seed {seed}: {one:?}");
+            assert_ne!(other.stages, ours.stages, "seed {seed}: that is the plan: {one:?}");
+            let is_better = other.objective_ns < ours.proof.objective_ns;
+            assert!(!(is_better && other.is_as_asked), "seed {seed}: {one:?} {:?}", ours.proof);
+            possible += 1;
+            better += u32::from(is_better);
+        }
+    }
+    assert!(
+        possible > 200 && better > 10,
+        "{possible} alternatives, {better} better ones than was asked for"
+    );
+}
+
+/// What a device would do is what comes out when it is pinned, or excluded, or the only one.
+#[test]
+fn each_plan_beside_the_one_that_is_made_is_the_one_that_comes_out_when_it_is_asked_for() {
+    let mut seen = BTreeMap::new();
+    for seed in 1..=200 {
+        let request = explained(seed);
+        let Ok(ours) = plan(&request) else { continue };
+        for one in &ours.alternatives {
+            let asked = plan(&asked_for(&request, one));
+            let Ok(other) = &one.outcome else {
+                assert!(asked.is_err(), "seed {seed}: {one:?}: {asked:?}");
+                continue;
+            };
+            let asked = asked.unwrap_or_else(|error| panic!("seed {seed}: {one:?}: {error}"));
+            assert_eq!(asked.stages, other.stages, "seed {seed}: {one:?}");
+            assert_eq!(asked.memory, other.memory, "seed {seed}: {one:?}");
+            if one.kind != AlternativeKind::Alone {
+                assert_eq!(asked.predicted, other.predicted, "seed {seed}: {one:?}");
+                assert_eq!(asked.proof.objective_ns, other.objective_ns, "seed {seed}: {one:?}");
+            }
+            *seen.entry(format!("{:?}", one.kind)).or_insert(0) += 1;
+        }
+    }
+    assert!(seen.len() == 3 && seen.values().all(|count| *count > 20), "{seen:?}");
+}
+
+/// So many bytes more on the device and it holds the model alone, and one fewer and it does not.
+#[test]
+fn what_a_device_lacks_to_hold_the_model_alone_is_exact() {
+    let mut lacking = 0;
+    for seed in 1..=100 {
+        let request = explained(seed);
+        let Ok(ours) = plan(&request) else { continue };
+        for one in ours.alternatives.iter().filter(|one| one.kind == AlternativeKind::Alone) {
+            let Err(none) = &one.outcome else { continue };
+            let Some(missing) = none.missing_bytes else { continue };
+            let holds = |more: u64| {
+                let mut grown = asked_for(&request, one);
+                grown.devices[0].device.memory_free_bytes += more;
+                plan(&grown).is_ok()
+            };
+            assert!(holds(missing) && !holds(missing - 1), "seed {seed}: {one:?}");
+            lacking += 1;
+        }
+    }
+    assert!(lacking > 20, "{lacking}");
+}
+
 /// What is fetched counts for an eighth of its time in an answer. The search adds up what nodes fetch at the
 /// same time, which one node with the file cannot send at once either, so it may miss a plan that divides a
 /// fetch.
@@ -297,6 +417,107 @@ fn the_long_proof() {
             assert_eq!(plan(&request).ok().map(|plan| plan.proof.objective_ns), best, "seed {seed}");
         }
     }
+}
+
+/// Numbers that no device and no link has, or hardly one.
+const ODD: [f64; 11] =
+    [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, -1.0, 5e-324, 1e-9, 1e18, 1e19, f64::MAX];
+
+/// In half of all cases one of them, measured never, just now or longer ago than there is time.
+fn odd(draws: &mut Draws) -> Option<Figure> {
+    let value = ODD[draws.below(ODD.len() as u64) as usize];
+    let age = [Duration::ZERO, Duration::from_secs(1 << 40), Duration::MAX][draws.below(3) as usize];
+    let samples = [0, 1, u32::MAX][draws.below(3) as usize];
+    (draws.below(2) == 0).then(|| Figure::measured_at(value, age, samples))
+}
+
+/// A random cluster with such numbers all over it.
+fn with_odd_numbers(draws: &mut Draws, objective: u64) -> PlanRequest {
+    let mut request = random(draws, 4, 6, objective);
+    let free_bytes = [0, 1 << 20, u64::MAX][draws.below(3) as usize];
+    let shared = (draws.below(3) == 0).then_some(MemoryDomain { id: 7, free_bytes });
+    for one in &mut request.devices {
+        let typed = |draws: &mut Draws| {
+            let types = [DType::Q8_0, DType::Q4_K].into_iter();
+            types.filter_map(|dtype| Some((dtype, odd(draws)?))).collect()
+        };
+        one.rates = DeviceRates {
+            read_bytes_per_s: odd(draws),
+            read_by_type: typed(draws),
+            flops_per_s: odd(draws),
+            flops_by_type: typed(draws),
+            kv_bytes_per_s: odd(draws),
+            prefill_read_bytes_per_s: odd(draws),
+            attention_flops_per_s: odd(draws),
+            activations_per_s: odd(draws),
+            layer_s: odd(draws),
+            step_s: odd(draws),
+            corrections: Corrections::default(),
+        };
+        one.thermal_percent = [0, 1, 100, u32::MAX][draws.below(4) as usize];
+        let free_bytes = &mut one.device.memory_free_bytes;
+        *free_bytes = [0, 1, *free_bytes, *free_bytes, u64::MAX][draws.below(5) as usize];
+        one.device.memory_domain = shared.filter(|_| draws.below(2) == 0);
+    }
+    for link in &mut request.links {
+        (link.rtt_s, link.bytes_per_s) = (odd(draws), odd(draws));
+    }
+    PlanRequest { explain: true, ..request }
+}
+
+/// A member may be broken, or lie: what it says of itself gives a plan whose numbers are numbers, or an error
+/// in words.
+#[test]
+fn whatever_numbers_a_member_gives_the_plan_has_numbers_or_there_is_none() {
+    let mut possible = 0;
+    for seed in 1..=400u64 {
+        let request = with_odd_numbers(&mut Draws(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), seed % 3);
+        let planned = plan(&request);
+        assert_eq!(planned, plan(&request), "seed {seed}: the same request gives the same plan");
+        let ours = match planned {
+            Ok(ours) => ours,
+            Err(error) => {
+                let text = error.to_string();
+                assert!(!text.is_empty() && !text.contains("NaN"), "seed {seed}: {text}");
+                continue;
+            }
+        };
+        assert_eq!(validate(&request, &ours), Ok(()), "seed {seed}");
+        let Prediction { ttft_ns, token_ns, hop_ns, round_ns, .. } = ours.predicted;
+        for range in [ttft_ns, token_ns, hop_ns, round_ns] {
+            let is_ordered = range.low <= range.expected && range.expected <= range.high;
+            assert!(is_ordered, "seed {seed}: {range:?}");
+        }
+        let rates = [ours.predicted.tokens_per_s(), ours.predicted.total_tokens_per_s()];
+        assert!(rates.iter().all(|rate| rate.is_finite() && *rate > 0.0), "seed {seed}: {rates:?}");
+        assert!(ours.proof.lower_bound_ns <= ours.proof.objective_ns, "seed {seed}: {:?}", ours.proof);
+        let texts = ours.reasons.iter().map(|reason| &reason.text);
+        assert!(texts.clone().all(|text| !text.contains("NaN") && !text.contains("inf")), "seed {seed}");
+        possible += 1;
+    }
+    assert!(possible > 50, "{possible} possible: the draws show too little");
+}
+
+/// One device tells that it is 10^27 times as fast with Q4_K as with Q8_0, and another of its backend that
+/// it is fast with Q8_0: each number is possible, and what follows for the other one is not.
+#[test]
+fn what_a_device_would_be_by_another_ones_numbers_is_not_believed_where_nothing_is_so_fast() {
+    let mut request = random(&mut Draws(1), 1, 6, 0);
+    request.devices = (0..2).map(|i| device(i, DeviceKind::Cpu, 900 * MIB, Some(5e9))).collect();
+    let of = |rates: &[(DType, f64)]| -> BTreeMap<DType, Figure> {
+        rates.iter().map(|&(dtype, rate)| (dtype, Figure::measured(rate))).collect()
+    };
+    for (at, rates) in [(0, of(&[(DType::Q8_0, 1e-9), (DType::Q4_K, 1e18)])), (1, of(&[(DType::Q8_0, 1e18)]))]
+    {
+        request.devices[at].rates.read_by_type = rates.clone();
+        request.devices[at].rates.flops_by_type = rates;
+    }
+    let rates = rates_of(&request, 1);
+    for figure in [rates.read_of(DType::Q4_K), rates.flops_of(DType::Q4_K)] {
+        assert!(figure.plausible().is_some(), "{figure:?}");
+    }
+    let plan = plan(&request).expect("either holds it");
+    assert!(plan.predicted.tokens_per_s() > 0.0, "{:?}", plan.predicted);
 }
 
 /// A bound that stops early is a bound too, and what was found is a plan.

@@ -296,6 +296,42 @@ fn pins_are_kept() {
     insta::assert_snapshot!(check("a=30@50 b=40@10 ^a:32", 32), @r"the pin of a cpu cannot be met: it needs 32.1 GiB and has 30.1 GiB free, room for 30 layers at most: pin fewer, free memory there, or ask for less context or fewer slots");
 }
 
+/// Each says what was asked for, and what to change.
+#[test]
+fn pins_that_no_plan_can_meet_say_what_to_change() {
+    for (pins, said) in [
+        ("^b:0", "0 of 32 layers: pin 1 to 32"),
+        ("^b:33", "33 of 32 layers: pin 1 to 32"),
+        ("^b:4..2", "layers 4..2 of 32: pin some of 0..32"),
+        ("^b:30..40", "layers 30..40 of 32: pin some of 0..32"),
+        ("^b:2 ^b:3", "it is pinned twice: name it once"),
+        // Nobody is left for layer 4.
+        (
+            "^b:0..4 ^a:5..32",
+            "without this pin there is a plan, and with it none; leave it out, or ask for other layers",
+        ),
+    ] {
+        let refused = check(&format!("a=40@50 b=40@10 {pins}"), 32);
+        assert_eq!(refused, format!("the pin of b cpu cannot be met: {said}"), "{pins}");
+    }
+}
+
+/// Where nothing is asked for there is nothing to place.
+#[test]
+fn a_context_of_no_token_and_no_slot_are_refused() {
+    let changes: [(&str, fn(&mut PlanRequest)); 3] = [
+        ("context_tokens", |request| request.context_tokens = 0),
+        ("slots", |request| request.slots = 0),
+        ("cache_tokens", |request| request.cache_tokens = 0),
+    ];
+    for (what, change) in changes {
+        let mut request = read("a=40@50", 32, &[]);
+        change(&mut request);
+        let refused = plan(&request).expect_err("nothing is asked for").to_string();
+        assert_eq!(refused, format!("nothing to place: {what} is 0; ask for 1 or more"));
+    }
+}
+
 #[test]
 fn spread_fills_the_fastest_and_gives_the_others_a_layer() {
     insta::assert_snapshot!(check("a=40@30 b=40@20 c=40@10 +3", 12), @r"
@@ -463,6 +499,26 @@ fn the_first_chunk_waits_for_an_idle_link() {
     assert!(near(ttft(90, 1e12) - ttft(14, 1e12), 20e6));
     // At 1.25 MB/s the link holds 12.5 kB, which is less than what leaves at once: only its rate counts.
     assert!(near(ttft(40, 1.25e6) - ttft(14, 1.25e6), 26.0 * 1024.0 / 1.25e6 * 1e9));
+}
+
+/// A line that is faster than stated holds more than the second window, and takes a round trip more to fill.
+#[test]
+fn what_is_expected_is_within_its_range_where_a_faster_line_takes_longer() {
+    let node = |name| device(name, 0.0, None).node;
+    let link = LinkFacts {
+        from: node("a"),
+        to: node("b"),
+        rtt_s: Some(rtt(Duration::from_millis(10))),
+        bytes_per_s: Some(Figure::stated(4.3e6)),
+    };
+    let mut request = read("a=3@100000 b=3@100000", 4, &[link]);
+    (request.context_tokens, request.workload.prompt_tokens) = (1024, 58);
+    (request.shape.hidden, request.workload.answer_tokens) = (256, 1);
+    request.shape.layers.iter_mut().for_each(|layer| layer.flops_per_token = 0);
+    let ttft = plan(&request).expect("fits").predicted.ttft_ns;
+    // 58 rows of 1 KiB at that rate, and a round trip; two trips of the faster line take 18 ms.
+    assert!((23_000_000..26_000_000).contains(&ttft.expected), "{ttft:?}");
+    assert!(ttft.low <= ttft.expected && ttft.expected < ttft.high, "{ttft:?}");
 }
 
 #[test]

@@ -181,10 +181,20 @@ test("a device says on demand why it has no layers of what is placed, and one pl
   vi.stubGlobal("fetch", answer);
 });
 
+const placeable = { id: "a".repeat(64), name: "m", architecture: "llama", format: "gguf", weight_bytes: 1, layers: 1, context_tokens_max: 1, path: null, nodes: ["desk"], chat: true };
+
+test("other plans stand below the plan with their speed, or with what is missing for them", async () => {
+  draw(Instances, "home");
+  const shown = drawWith(Place, { model: placeable });
+  const row = (name: string) => [...shown.querySelectorAll("tbody tr")].find((row) => row.children[0]!.textContent!.includes(name));
+  await vi.waitFor(() => expect(row("without tower/gpu0")).toBeDefined());
+  expect(row("without tower/gpu0")!.textContent).toMatch(/laptop\/cpu \d+\.\.64.*9/);
+  expect(row("alone on desk/gpu0")!.textContent).toMatch(/3\.50? GiB are missing/);
+});
+
 test("a number that is none is named where a model is placed, and nothing is placed with it", async () => {
   draw(Instances, "home");
-  const model = { id: "a".repeat(64), name: "m", architecture: "llama", format: "gguf", weight_bytes: 1, layers: 1, context_tokens_max: 1, path: null, nodes: ["desk"], chat: true };
-  const shown = drawWith(Place, { model });
+  const shown = drawWith(Place, { model: placeable });
   const [context, slots] = [...shown.querySelectorAll<HTMLInputElement>(".fields input")];
   const button = () => shown.querySelector<HTMLButtonElement>("button.primary")!;
   const type = (input: HTMLInputElement, text: string) => {

@@ -6,7 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use exo_api::plan::{
-    AloneView, FigureView, PlanLinkView, PlanObjective, PlanRateView, PredictionView, RangeView,
+    AlternativeKind, AlternativeView, FigureView, PlanLinkView, PlanObjective, PlanRateView, PlanStageView,
+    PredictionView, RangeView,
 };
 use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
 use exo_formats::ModelConfig;
@@ -181,7 +182,7 @@ fn show(plan: &PlanView) {
     ui::paragraph(format!(
         "{model} · context {context_tokens} · {slots} slots · cache of {cache_tokens} tokens"
     ));
-    let row = |stage: &exo_api::plan::PlanStageView| {
+    let row = |stage: &PlanStageView| {
         let layers = format!("{}..{}", stage.layers.start, stage.layers.end);
         let bytes = [stage.weight_bytes, stage.kv_bytes, stage.workspace_bytes].map(ui::bytes);
         let [weights, cache, workspace] = bytes;
@@ -211,7 +212,43 @@ fn show(plan: &PlanView) {
             .map(|rate| format!("{node} {device}: {}", rate_text(device, rate)))
             .for_each(ui::paragraph);
     }
-    plan.alone.iter().map(alone_text).for_each(ui::paragraph);
+    if !plan.alternatives.is_empty() {
+        ui::line("");
+        let header = ["otherwise", "layers", "first token", "tokens/s", "fetched first"];
+        ui::table(&header, plan.alternatives.iter().map(alternative_row).collect());
+    }
+}
+
+/// "without desk/gpu0", "mac/gpu0 0..80", "812 ms (640 to 1,020)", "12.1 (10.0 to 14.2)" and "nothing"; or
+/// what is missing for it.
+fn alternative_row(other: &AlternativeView) -> Vec<String> {
+    let kind = match other.kind {
+        AlternativeKind::Alone => "alone on",
+        AlternativeKind::Without => "without",
+        AlternativeKind::With => "with",
+    };
+    let name = format!("{kind} {}/{}", other.node_name, other.device);
+    let Some(plan) = &other.plan else {
+        let missing = other.missing_bytes.map(|bytes| format!("{} are missing", ui::bytes(bytes)));
+        let why = [other.why.clone(), missing].into_iter().flatten().collect::<Vec<_>>().join("; ");
+        return vec![name, format!("impossible: {why}"), String::new(), String::new(), String::new()];
+    };
+    let stage = |stage: &PlanStageView| {
+        format!("{}/{} {}..{}", stage.node_name, stage.device, stage.layers.start, stage.layers.end)
+    };
+    let mut layers = plan.stages.iter().map(stage).collect::<Vec<_>>().join(", ");
+    if !plan.is_proven {
+        layers.push_str("; a better one may exist");
+    }
+    let name = if plan.is_as_asked { name } else { format!("{name}, not as asked") };
+    let predicted = &plan.predicted;
+    let speed = if predicted.streams > 1 { predicted.total_tokens_per_s } else { predicted.tokens_per_s };
+    let least = if predicted.is_fetch_estimated { "by a guess" } else { "or more" };
+    let fetched = match predicted.fetch_bytes {
+        0 => "nothing".to_owned(),
+        bytes => format!("{}, {:.1} s {least}", ui::bytes(bytes), predicted.fetch_ms / 1e3),
+    };
+    vec![name, layers, range(predicted.ttft_ms, " ms"), range(speed, ""), fetched]
 }
 
 /// "Q4_K: 9.1 GB/s, 80 GFLOP/s (measured: 12 passes, 3 min ago)"
@@ -252,15 +289,8 @@ fn note(figure: &FigureView, count: impl Fn(u32) -> String) -> String {
     }
 }
 
-fn alone_text(alone: &AloneView) -> String {
-    format!("{} {} alone: {}", alone.node_name, alone.device, speeds(&alone.predicted))
-}
-
 /// "first token after 812 ms (640 to 1,020), 12.1 tokens/s (10.0 to 14.2)"
 fn speeds(predicted: &PredictionView) -> String {
-    let range = |r: RangeView, unit: &str| {
-        format!("{}{unit} ({} to {})", ui::figure(r.expected), ui::figure(r.low), ui::figure(r.high))
-    };
     let one = format!(
         "first token after {}, {}",
         range(predicted.ttft_ms, " ms"),
@@ -275,4 +305,10 @@ fn speeds(predicted: &PredictionView) -> String {
         n => format!("; {n} streams: {}", range(predicted.total_tokens_per_s, " tokens/s")),
     };
     format!("{one}{hops}{many}")
+}
+
+/// "812 ms (640 to 1,020)"
+fn range(of: RangeView, unit: &str) -> String {
+    let RangeView { low, expected, high } = of;
+    format!("{}{unit} ({} to {})", ui::figure(expected), ui::figure(low), ui::figure(high))
 }

@@ -834,7 +834,7 @@ fn plan_view() -> PlanView {
         faster: None,
         links: vec![],
         devices: vec![],
-        alone: vec![],
+        alternatives: vec![],
     }
 }
 

@@ -147,19 +147,29 @@ fn full() -> u32 {
 /// What a file describes. Errors name the device or link.
 pub fn read(text: &str) -> anyhow::Result<(Vec<PlanDevice>, Vec<LinkFacts>)> {
     let cluster: Cluster = toml::from_str(text)?;
-    ensure!(!cluster.device.is_empty(), "it has no [[device]]");
+    ensure!(!cluster.device.is_empty(), "it has no [[device]]: describe one, with its node and memory_gib");
     let mut devices: Vec<PlanDevice> = Vec::new();
     for device in &cluster.device {
         let one = plan_device(device)?;
         let is_same = |d: &PlanDevice| d.node == one.node && d.device.id == one.device.id;
-        ensure!(!devices.iter().any(is_same), "{} {} is there twice", device.node, device.device);
+        ensure!(
+            !devices.iter().any(is_same),
+            "{} {} is there twice: devices of one node have different names",
+            device.node,
+            device.device
+        );
         devices.push(one);
     }
     let mut links: Vec<LinkFacts> = Vec::new();
     for link in &cluster.link {
         let one = plan_link(link, &cluster.device)?;
         let is_same = |l: &LinkFacts| l.from == one.from && l.to == one.to;
-        ensure!(!links.iter().any(is_same), "the link from {} to {} is there twice", link.from, link.to);
+        ensure!(
+            !links.iter().any(is_same),
+            "the link from {} to {} is there twice: leave one out",
+            link.from,
+            link.to
+        );
         links.push(one);
     }
     Ok((devices, links))
@@ -252,9 +262,12 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
 fn plan_link(link: &Link, devices: &[Device]) -> anyhow::Result<LinkFacts> {
     let name = format!("the link from {} to {}", link.from, link.to);
     for end in [&link.from, &link.to] {
-        ensure!(devices.iter().any(|d| d.node == *end), "{name}: no device is of a node `{end}`");
+        ensure!(
+            devices.iter().any(|d| d.node == *end),
+            "{name}: no device is of a node `{end}`; describe one, or leave the link out"
+        );
     }
-    ensure!(link.from != link.to, "{name} leads nowhere");
+    ensure!(link.from != link.to, "{name} leads nowhere: name two nodes");
     let figure = |what, number, unit| figure(what, &name, number, unit, link.source);
     Ok(LinkFacts {
         from: node_id(&link.from),
@@ -410,7 +423,7 @@ mod tests {
     #[test]
     fn bad_files_are_refused_by_name() {
         let with = |more: &str| refused(&format!("{DESKTOP}{LAPTOP}{more}"));
-        assert_eq!(refused(""), "it has no [[device]]");
+        assert_eq!(refused(""), "it has no [[device]]: describe one, with its node and memory_gib");
         assert_eq!(
             refused("[[device]]\nnode = \"a\"\nmemory_gib = 0\n"),
             "memory_gib of a cpu is 0: it must be above 0"
@@ -423,14 +436,14 @@ mod tests {
             refused("[[device]]\nnode = \"a\"\nmemory_gib = nan\n"),
             "memory_gib of a cpu is NaN: it must be above 0"
         );
-        assert_eq!(with(LAPTOP), "laptop cpu is there twice");
+        assert_eq!(with(LAPTOP), "laptop cpu is there twice: devices of one node have different names");
         assert_eq!(
             with("[[link]]\nfrom = \"desktop\"\nto = \"phone\"\n"),
-            "the link from desktop to phone: no device is of a node `phone`"
+            "the link from desktop to phone: no device is of a node `phone`; describe one, or leave the link out"
         );
         assert_eq!(
             with("[[link]]\nfrom = \"laptop\"\nto = \"laptop\"\n"),
-            "the link from laptop to laptop leads nowhere"
+            "the link from laptop to laptop leads nowhere: name two nodes"
         );
         assert_eq!(
             refused("[[device]]\nnode = \"a\"\nmemory_gib = 1\nread_gb_s = 8e11\n"),
@@ -443,6 +456,28 @@ mod tests {
             refused("[[device]]\nnode = \"a\"\nmemory_gib = 1\ncolour = 3\n")
                 .contains("unknown field `colour`")
         );
+    }
+
+    #[test]
+    fn numbers_below_zero_and_fields_that_nobody_knows_are_refused_wherever_they_stand() {
+        let link = "[[link]]\nfrom = \"desktop\"\nto = \"laptop\"\n";
+        let device = "[[device]]\nnode = \"a\"\n";
+        for (more, said) in [
+            (format!("{device}memory_gib = -1\n"), "memory_gib of a cpu is -1: it must be above 0"),
+            (format!("{link}rtt_ms = -2\n"), "rtt_ms of the link from desktop to laptop is -2: it must be"),
+            (format!("{link}mbit_s = 0\n"), "mbit_s of the link from desktop to laptop is 0: it must be"),
+            (
+                format!("{device}memory_gib = 1\nmemory_domain = {{ name = \"m\", free_gib = -4 }}\n"),
+                "free_gib of the memory domain of a cpu is -4: it must be above 0",
+            ),
+            (format!("{device}memory_gib = 1\nthermal_percent = 0\n"), "is not from 1 to 100"),
+            (format!("{link}colour = 3\n"), "unknown field `colour`"),
+            ("[[devices]]\nnode = \"a\"\n".to_owned(), "unknown field `devices`"),
+            (format!("{link}{link}"), "the link from desktop to laptop is there twice: leave one out"),
+        ] {
+            let refused = refused(&format!("{DESKTOP}{LAPTOP}{more}"));
+            assert!(refused.contains(said), "{more}: {refused}");
+        }
     }
 
     const KEYS: &[&str] = &[
