@@ -1,6 +1,7 @@
 use exo_types::{
-    Attempt, DType, DeviceId, Exclusion, FailureKind, LayerRange, PageKey, Pin, PinLayers, Principal,
-    PromptReport, SampledToken, StepFrame, StepSequence, Term, TokenScore, TypeBytes, WeightTypes, WireDType,
+    Attempt, DType, DeviceId, Exclusion, FailureKind, LayerRange, PacketCounts, PageKey, Pin, PinLayers,
+    Principal, PromptReport, SampledToken, StepFrame, StepSequence, Term, TokenScore, TypeBytes, WeightTypes,
+    WireDType,
 };
 use proptest::prelude::*;
 
@@ -152,7 +153,7 @@ fn full_report() -> NodeReport {
         rtt_age_ms: 1,
         jitter_us: 1,
         inbound: None,
-        traffic: None,
+        traffic: Some(Traffic { packets: Some(PacketCounts { sent: 2, lost: 1 }), ..Traffic::default() }),
     }];
     full.unreached = vec![node(3)];
     full.instance_failures =
@@ -502,6 +503,14 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     assert!(refused_report(&|report| report.disk_room = lacks).contains("more than 2^60 bytes"));
     let keeps = exo_types::DiskRoom { reserve_bytes: (1 << 60) + 1, ..Default::default() };
     assert!(refused_report(&|report| report.disk_room = keeps).contains("more than 2^60 bytes"));
+    let lost = |sent, lost| {
+        let recent = RecentPackets { counts: PacketCounts { sent, lost }, window_s: 1 };
+        move |report: &mut NodeReport| {
+            report.links[0].traffic = Some(Traffic { recent_packets: Some(recent), ..Traffic::default() });
+        }
+    };
+    assert!(refused_report(&lost(1, 2)).contains("more packets are lost than were sent"));
+    assert!(refused_report(&lost(0, 0)).contains("a part of no packets"));
     let mut huge = request();
     huge.shape.layers[0].weight_bytes = u64::MAX;
     let ask = ControlAsk::Place(huge);

@@ -205,7 +205,12 @@ impl Check for LinkReport {
         ensure(
             self.inbound.is_none_or(|inbound| plausible.contains(&inbound.bytes_per_s)),
             "a bandwidth is zero, or above 10^11 bytes per second",
-        )
+        )?;
+        let Some(traffic) = &self.traffic else { return Ok(()) };
+        let recent = traffic.recent_packets.map(|recent| recent.counts);
+        let mut all = traffic.packets.into_iter().chain(recent);
+        ensure(all.all(|packets| packets.lost <= packets.sent), "more packets are lost than were sent")?;
+        ensure(recent.is_none_or(|recent| recent.sent > 0), "a part of no packets is lost")
     }
 }
 
