@@ -438,6 +438,8 @@ pub struct PlannerDevice {
     pub node_name: String,
     /// As its node reported it; of its memory as much is free as a placement may fill.
     pub facts: DeviceFacts,
+    /// Part of its speed that counts, in per cent: less than all where it is throttled.
+    pub thermal_percent: u32,
     /// Why it must not be used.
     pub excluded: Option<DeviceExclusion>,
 }

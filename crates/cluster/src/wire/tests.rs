@@ -105,7 +105,8 @@ fn epoch() -> exo_types::Epoch {
 fn planner_inputs() -> PlannerInputs {
     let facts = report(1, PLENTY).facts.devices[0].clone();
     let excluded = Some(DeviceExclusion::Unsupported("r".into()));
-    let device = PlannerDevice { node: node(1), node_name: "n1".into(), facts, excluded };
+    let device =
+        PlannerDevice { node: node(1), node_name: "n1".into(), facts, thermal_percent: 70, excluded };
     let unloadable = Unloadable {
         instance: exo_types::InstanceId(3),
         model_name: "m".into(),
@@ -487,6 +488,7 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     };
     assert!(refused_inputs(&|inputs| drop(inputs.devices.pop())).contains("not that of every device"));
     assert!(refused_inputs(&|inputs| inputs.devices[0].facts.flops_per_s = Some(f64::NAN)).contains("10^18"));
+    assert!(refused_inputs(&|inputs| inputs.devices[0].thermal_percent = 101).contains("from 1 to 100 %"));
     assert!(
         refused_inputs(&|inputs| inputs.unloadable[0].room[0].free_bytes = u64::MAX).contains("2^48 bytes")
     );

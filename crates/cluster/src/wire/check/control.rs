@@ -285,8 +285,9 @@ impl Check for PlannerInputs {
         // The planner makes tables of all pairs.
         let nodes: BTreeSet<NodeId> = self.devices.iter().map(|device| device.node).collect();
         at_most("nodes", nodes.len(), MEMBERS_MAX)?;
-        for PlannerDevice { node_name, facts, excluded, .. } in &self.devices {
+        for PlannerDevice { node_name, facts, thermal_percent, excluded, .. } in &self.devices {
             text("bytes of a node's name", node_name)?;
+            ensure((1..=100).contains(thermal_percent), "a part of a speed is not from 1 to 100 %")?;
             if let Some(DeviceExclusion::Unsupported(reason)) = excluded {
                 text("bytes of a reason", reason)?;
             }
