@@ -7,6 +7,7 @@
 mod bodies;
 mod choice;
 pub mod cluster;
+mod concurrent;
 mod constrained;
 mod fresh_clusters;
 mod keys;

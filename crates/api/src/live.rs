@@ -454,13 +454,16 @@ fn links(shown: &ClusterView, now: &ClusterView, wanted: ChangeFilter, out: &mut
 }
 
 /// Whether somebody wants to know at once: another path, another bandwidth, a round trip a half longer or
-/// shorter.
+/// shorter, a loss that comes, goes or grows by a half.
 fn link_changed(old: &LinkView, new: &LinkView) -> bool {
     let far = |a: Option<f64>, b: Option<f64>, least: f64| match (a, b) {
         (Some(a), Some(b)) => (a - b).abs() > least.max(a.max(b) / 2.0),
         (a, b) => a.is_some() != b.is_some(),
     };
+    // Where nothing was sent nothing was lost: a quiet link is no news.
+    let share = |link: &LinkView| Some(link.loss.map_or(0.0, |loss| loss.share));
     old.transport != new.transport
+        || far(share(old), share(new), 0.01)
         || old.bandwidth_samples != new.bandwidth_samples
         || far(old.rtt_ms, new.rtt_ms, 1.0)
 }
@@ -764,6 +767,13 @@ mod tests {
         let measured = |now: &mut ClusterView| now.links[0].rtt_samples = 6;
         assert_eq!(kinds(ChangeFilter::default(), measured), [""; 0]);
         assert_eq!(kinds(ChangeFilter::default(), |now| now.links[0].rtt_ms = Some(5.0)), ["\"link\""]);
+        let loss = |share| {
+            move |now: &mut ClusterView| {
+                now.links[0].loss = Some(crate::LossView { share, packets: 100, window_s: 60 });
+            }
+        };
+        assert_eq!(kinds(ChangeFilter::default(), loss(0.005)), [""; 0]);
+        assert_eq!(kinds(ChangeFilter::default(), loss(0.05)), ["\"link\""]);
     }
 
     #[test]

@@ -170,7 +170,9 @@ pub struct LinkTelemetryView {
     pub sent_bytes: Option<u64>,
     /// Bytes of frames received in all.
     pub received_bytes: Option<u64>,
-    /// Packets sent and lost on the way; `null` for a link over TCP, whose system repairs losses unseen.
+    /// Packets sent to it over QUIC since the process began; `null` where there was no such connection.
+    pub sent_packets: Option<u64>,
+    /// Of these, packets lost on the way. TCP is in neither: the system repairs its losses unseen.
     pub lost_packets: Option<u64>,
 }
 

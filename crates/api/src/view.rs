@@ -504,8 +504,23 @@ pub struct LinkView {
     /// Seconds since the last measurement of bandwidth.
     #[serde(default)]
     pub bandwidth_age_s: Option<f64>,
+    /// What part of the packets from `from` to `to` was lost of late; `null` where none went over QUIC, since
+    /// of TCP it is not known.
+    #[serde(default)]
+    pub loss: Option<LossView>,
     /// Transport of the link: `tcp`, `quic`.
     pub transport: String,
+}
+
+/// Packets that were lost on the way.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct LossView {
+    /// Part of the packets sent, from 0 to 1.
+    pub share: f64,
+    /// Number of packets sent that this is a part of.
+    pub packets: u64,
+    /// Seconds until now in which they were sent, about 60 at most.
+    pub window_s: u32,
 }
 
 /// How keys and values are stored: exact, in half the memory, or in a little over a quarter.

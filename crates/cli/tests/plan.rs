@@ -527,9 +527,13 @@ fn the_bandwidth_of_links_is_measured_once_nodes_have_met_and_plans_use_it() {
     let links = support::wait_for("both directions", Duration::from_secs(30), || {
         let links = nodes[0].get("/exo/v1/cluster")["links"].as_array().unwrap().clone();
         let is_measured = |l: &Value| l["bytes_per_s"].is_number() && l["rtt_samples"].as_u64() > Some(1);
-        (links.len() == 2 && links.iter().all(is_measured)).then_some(links)
+        // The control channel is QUIC, which counts its packets.
+        let is_counted = |l: &Value| l["loss"]["packets"].as_u64() > Some(0);
+        (links.len() == 2 && links.iter().all(|l| is_measured(l) && is_counted(l))).then_some(links)
     });
     for link in &links {
+        let lost = link["loss"]["share"].as_f64().unwrap();
+        assert!((0.0..=1.0).contains(&lost), "{link}");
         let rate = link["bytes_per_s"].as_f64().unwrap();
         // Loopback: from a slow machine to a fast one.
         assert!((1e6..1e11).contains(&rate), "{link}");
@@ -541,7 +545,7 @@ fn the_bandwidth_of_links_is_measured_once_nodes_have_met_and_plans_use_it() {
         let shown = stdout(&nodes[1].exo(&["status", "--links"]));
         (shown.contains("bandwidth") && !shown.contains("not yet")).then_some(shown)
     });
-    assert!(shown.contains("once"), "{shown}");
+    assert!(shown.contains("once") && shown.contains("lost"), "{shown}");
     let json: Value = serde_json::from_str(&stdout(&nodes[1].exo(&["status", "--links", "--json"]))).unwrap();
     assert_eq!(json.as_array().map(Vec::len), Some(2), "{json}");
     let file = tempfile::tempdir().unwrap();

@@ -24,6 +24,7 @@ pub(crate) mod survey;
 mod tell;
 #[cfg(test)]
 mod tests;
+mod throttling;
 mod types;
 pub(crate) mod unblamed;
 mod unloading;
@@ -42,6 +43,7 @@ use self::planning::PlanQueue;
 use self::replan::Usable;
 use self::survey::{Avoided, Watch};
 use self::tell::{Published, SentState};
+use self::throttling::ThrottledDevices;
 pub use self::types::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlRefusal, NodeReport, NotCoordinator};
 use crate::{InstanceState, InstanceView, State};
@@ -62,6 +64,8 @@ pub struct Coordinator {
     reports: BTreeMap<NodeId, NodeReport>,
     /// When each of them reported first.
     heard_at: BTreeMap<NodeId, Time>,
+    /// Since when their devices are slowed down.
+    throttling: ThrottledDevices,
     leading: Option<Leading>,
     /// They go on if it leads that epoch again.
     numbers_last: Option<Numbers>,
@@ -111,8 +115,20 @@ impl Coordinator {
     pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
         let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
         let (members, reports, heard_at) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (leading, numbers_last, is_paused) = (None, None, false);
-        Self { me, config, state, members, alive, lost, reports, heard_at, leading, numbers_last, is_paused }
+        Self {
+            me,
+            config,
+            state,
+            members,
+            alive,
+            lost,
+            reports,
+            heard_at,
+            throttling: ThrottledDevices::default(),
+            leading: None,
+            numbers_last: None,
+            is_paused: false,
+        }
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.
@@ -220,6 +236,7 @@ impl Coordinator {
         // What they reported is of the past when this node leads again.
         self.reports.clear();
         self.heard_at.clear();
+        self.throttling.clear();
         let appends = leading.appends.into_values().flat_map(|pending| pending.replies);
         let waiting = appends.map(|(to, _)| to).chain(leading.plans.into_replies());
         out.extend(waiting.map(not_coordinator));
@@ -244,6 +261,7 @@ impl Coordinator {
         self.lost.insert(node);
         self.reports.remove(&node);
         self.heard_at.remove(&node);
+        self.throttling.forget(node);
         if let Some(leading) = &mut self.leading {
             leading.told.remove(&node);
             leading.leaving.remove(&node);
@@ -254,6 +272,7 @@ impl Coordinator {
     fn report(&mut self, now: Time, from: NodeId, report: NodeReport) {
         if report.facts.node == from && self.members.contains_key(&from) && !self.lost.contains(&from) {
             self.follow_links(now, from, &report.links);
+            self.throttling.follow(now, from, &report.devices);
             let before = self.reports.insert(from, report);
             self.heard_at.entry(from).or_insert(now);
             if let Some(leading) = self.leading.as_mut().filter(|_| before.is_none()) {

@@ -25,7 +25,8 @@ pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
     Bandwidth, CardChange, CardEvent, ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState,
     DeviceExclusion, DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage,
-    NodeReport, PlannerDevice, PlannerInputs, Refusal, ReplanReport, StageReport, Traffic, Unloadable,
+    NodeReport, PlannerDevice, PlannerInputs, RecentPackets, Refusal, ReplanReport, StageReport, Traffic,
+    Unloadable,
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{

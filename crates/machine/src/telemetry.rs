@@ -144,7 +144,8 @@ impl NodeMachine {
             received_bytes_per_s: link.inbound.map(|inbound| inbound.bytes_per_s as f64),
             sent_bytes: link.traffic.map(|traffic| traffic.sent_bytes),
             received_bytes: link.traffic.map(|traffic| traffic.received_bytes),
-            lost_packets: link.traffic.and_then(|traffic| traffic.lost_packets),
+            sent_packets: link.traffic.and_then(|traffic| Some(traffic.packets?.sent)),
+            lost_packets: link.traffic.and_then(|traffic| Some(traffic.packets?.lost)),
         };
         report.links.iter().map(view).collect()
     }

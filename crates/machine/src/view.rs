@@ -10,15 +10,15 @@ use std::net::SocketAddr;
 use exo_api as api;
 use exo_api::plan::PlanObjective;
 use exo_cluster::wire::{
-    Bandwidth, HeldModel, LoadReport, NodeReport, PhaseTimes, SequenceTimes, StageReport,
+    Bandwidth, HeldModel, LoadReport, NodeReport, PhaseTimes, RecentPackets, SequenceTimes, StageReport,
 };
 use exo_cluster::{
     InstanceRequest, InstanceState, InstanceView, Moving, NodeName, PlaceObjective, StageStatus, State,
 };
 use exo_trust::{Role, TrustLog};
 use exo_types::{
-    DeviceFacts, Epoch, Exclusion, LogHead, ModelId, NodeId, Pin, PlacedShard, PlacementId, ShardPosition,
-    Transport, hex,
+    DeviceFacts, Epoch, Exclusion, LogHead, ModelId, NodeId, PacketCounts, Pin, PlacedShard, PlacementId,
+    ShardPosition, Transport, hex,
 };
 
 use crate::joining::Request;
@@ -197,6 +197,7 @@ impl ViewInputs<'_> {
                     bytes_per_s: outbound.map(|b| b.bytes_per_s as f64),
                     bandwidth_samples: outbound.map_or(0, |b| b.count),
                     bandwidth_age_s: outbound.map(|b| f64::from(b.age_s)),
+                    loss: link.traffic.and_then(|traffic| Some(loss_view(traffic.recent_packets?))),
                     transport: via.map(|v| v.to_string()).unwrap_or_default(),
                 });
             }
@@ -397,6 +398,11 @@ fn device_views(report: &NodeReport) -> Vec<api::DeviceView> {
         view
     };
     report.facts.devices.iter().map(view).collect()
+}
+
+fn loss_view(recent: RecentPackets) -> api::LossView {
+    let PacketCounts { sent, lost } = recent.counts;
+    api::LossView { share: lost as f64 / sent.max(1) as f64, packets: sent, window_s: recent.window_s }
 }
 
 fn card_event_views(report: &NodeReport) -> Vec<api::CardEventView> {

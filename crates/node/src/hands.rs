@@ -10,6 +10,7 @@ mod fetches;
 mod joining;
 mod journal;
 mod links;
+mod packets;
 mod pulls;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use fetches::{Fetches, held_models};
 pub(crate) use joining::JoinHands;
 pub use journal::JournalWriter;
 pub use links::LinkHands;
+pub use packets::PacketWindows;
 
 /// For the journal to write what is queued when the node ends.
 const JOURNAL_END_MAX: Duration = Duration::from_secs(5);
@@ -111,7 +113,7 @@ impl Hands {
             Event::Opened(opened) => self.engines.opened(opened, &mut self.devices),
             Event::Device(event) => {
                 if matches!(event, DeviceEvent::SampleDue) {
-                    self.devices.lost_packets = self.endpoint.lost_packets();
+                    self.devices.count_packets(&self.endpoint.packets());
                 }
                 self.devices.event(event, &self.engines)
             }

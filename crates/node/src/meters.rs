@@ -15,6 +15,8 @@ use exo_cluster::wire::{ModelTotals, Traffic};
 use exo_types::NodeId;
 use futures_util::StreamExt;
 
+use crate::hands::PacketWindows;
+
 /// Members whose bytes are counted; above that those without a link are forgotten.
 const MEMBERS_MAX: usize = 512;
 /// The name under which models are counted together that are too many to be counted apart.
@@ -89,13 +91,14 @@ impl Meters {
         links.entry(node).or_default().clone()
     }
 
-    /// Bytes to and from every member, with the packets that its connections lost, where they tell.
-    pub fn traffic(&self, lost_packets: &BTreeMap<NodeId, u64>) -> BTreeMap<NodeId, Traffic> {
+    /// Bytes to and from every member, with the packets that its connections have counted, where they do.
+    pub fn traffic(&self, packets: &PacketWindows) -> BTreeMap<NodeId, Traffic> {
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let traffic = |node: &NodeId, meter: &LinkMeter| Traffic {
             sent_bytes: meter.sent.load(Ordering::Relaxed),
             received_bytes: meter.received.load(Ordering::Relaxed),
-            lost_packets: lost_packets.get(node).copied(),
+            packets: packets.counted(node),
+            recent_packets: packets.recent(node),
         };
         links.iter().map(|(node, meter)| (*node, traffic(node, meter))).collect()
     }

@@ -70,7 +70,7 @@ pub(crate) fn reasons(request: &PlanRequest, sizes: &Sizes<'_>, plan: &Explained
             (None, Some(stage)) => placed(request, device, stage, plan, other),
             (None, None) => left_out(request, device, sizes, plan, other),
         };
-        let text = text + &kernels_text(request, device) + &disk_text(device);
+let text = text + &kernels_text(request, device) + &disk_text(device) + &heat_text(request, device);
         let found = other.and_then(|other| other.as_ref().ok());
         let otherwise_ns = found.map(|found| found.objective_ns);
         DeviceReason { node: device.node, device: device.device.id.clone(), text, otherwise_ns }
@@ -273,6 +273,16 @@ fn disk_text(device: &PlanDevice) -> String {
     match device.disk.filter(|_| device.excluded.is_none()) {
         Some(disk) => format!(", and {}", disk.text(&device.node_name)),
         None => String::new(),
+    }
+}
+
+/// That a device is slowed down, where that counts.
+fn heat_text(request: &PlanRequest, device: &PlanDevice) -> String {
+    match device.thermal_percent {
+        percent @ ..100 if unusable(request, device).is_none() => {
+            format!(", and it is throttled: {percent} % of its speed counts")
+        }
+        _ => String::new(),
     }
 }
 

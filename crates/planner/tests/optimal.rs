@@ -604,8 +604,8 @@ fn timed(request: &PlanRequest) -> (Duration, exo_planner::Plan) {
     (on_core.unwrap_or_else(|| start.elapsed()), planned)
 }
 
-#[test]
-fn eighty_layers_on_ten_devices_are_proven_in_seconds() {
+/// 80 layers on ten devices, for each objective: proven to 2 % within `whole`, a first answer in `greedy`.
+fn eighty_layers_on_ten_devices(whole: Duration, greedy: Duration) {
     for (fit, objective, streams) in [
         (130, Objective::Latency, 1),
         (220, Objective::Latency, 1),
@@ -624,15 +624,27 @@ fn eighty_layers_on_ten_devices_are_proven_in_seconds() {
             plan.proof
         );
         assert!(gap < 20, "{objective:?} at {fit} %: {:?}", plan.proof);
-        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert!(took < whole, "{objective:?} at {fit} %: {took:?}");
         request.work_max = 1;
-        let (took, greedy) = timed(&request);
+        let (took, first) = timed(&request);
         println!(
             "    greedy: {took:?}, {:.3} of the best",
-            greedy.proof.objective_ns as f64 / plan.proof.objective_ns as f64
+            first.proof.objective_ns as f64 / plan.proof.objective_ns as f64
         );
-        assert!(took < Duration::from_millis(300), "the first answer took {took:?}");
+        assert!(took < greedy, "the first answer at {fit} % took {took:?}");
     }
+}
+
+/// Beside builds, and on slow machines.
+#[test]
+fn eighty_layers_on_ten_devices_are_proven_in_seconds() {
+    eighty_layers_on_ten_devices(Duration::from_secs(10), Duration::from_millis(300));
+}
+
+#[test]
+#[ignore = "half a minute on a quiet machine: the bounds of the one above without its room for others"]
+fn eighty_layers_on_ten_devices_are_proven_within_five_seconds() {
+    eighty_layers_on_ten_devices(Duration::from_secs(5), Duration::from_millis(100));
 }
 
 /// Every pair of a thousand nodes is measured, and every device is told why it has its part.

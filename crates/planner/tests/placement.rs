@@ -1085,6 +1085,20 @@ fn attention_decides_long_prompts_and_what_a_layer_takes_decides_short_steps() {
     }
 }
 
+#[test]
+fn a_throttled_device_is_planned_with_a_part_of_its_speed_and_its_reason_says_so() {
+    let with = |thermal_percent: u32| {
+        let mut request = read("a=8@50", 4, &[]);
+        request.devices[0].thermal_percent = thermal_percent;
+        let plan = plan(&request).expect("it fits");
+        (plan.predicted.token_ns.expected as f64, plan.reasons[0].text.clone())
+    };
+    let ((cool_ns, cool), (hot_ns, hot)) = (with(100), with(70));
+    assert!((1.3..1.5).contains(&(hot_ns / cool_ns)), "{cool_ns} {hot_ns}");
+    assert!(hot.ends_with(", and it is throttled: 70 % of its speed counts"), "{hot}");
+    assert!(!cool.contains("throttled"), "{cool}");
+}
+
 /// The score that chooses among very many devices is of the types that the model has.
 #[test]
 fn the_score_of_speed_is_that_of_the_models_types() {

@@ -1,7 +1,11 @@
 //! `/metrics` through a real listener: who may read it, in which format, and of whom.
 
+use std::time::Duration;
+
 use crate::common::{self, SECRET, start, telemetry};
 use exo_types::NodeId;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 fn key() -> String {
     format!("authorization: Bearer {SECRET}")
@@ -26,6 +30,33 @@ async fn a_setting_opens_metrics_and_nothing_else() {
     let server = common::start_with("127.0.0.1:0", options).await;
     assert_eq!(server.get("/metrics").await.status, 200);
     assert_eq!(server.get("/exo/v1/telemetry").await.error(), "401 missing_local_secret");
+}
+
+/// It asks again and again and reads nothing: what fills the sockets is the system's, and then it has until
+/// the bound of a write.
+#[tokio::test]
+async fn a_scraper_that_never_reads_is_cut_off_and_its_seat_is_free_again() {
+    let options = exo_server::ServerOptions {
+        metrics_open: true,
+        connections_max: 1,
+        write_timeout: Duration::from_millis(300),
+        // Not what ends it here.
+        header_timeout: Duration::from_secs(120),
+        ..common::quick()
+    };
+    let server = common::start_with("127.0.0.1:0", options).await;
+    *server.fake.telemetry.lock().unwrap() = telemetry();
+    let mut scraper = TcpStream::connect(server.address).await.unwrap();
+    let request = format!("GET /metrics HTTP/1.1\r\nhost: {}\r\n\r\n", server.address);
+    let mut asked = 0;
+    let asking = async {
+        while scraper.write_all(request.as_bytes()).await.is_ok() {
+            asked += 1;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), asking).await.expect("it is not served for ever");
+    assert!(asked > 100, "it is served while the sockets take it: {asked}");
+    assert_eq!(server.get("/metrics").await.status, 200, "who reads is served, on the only seat");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener as StdTcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exo_types::{NodeId, Transport};
+use exo_types::{NodeId, PacketCounts, Transport};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -188,9 +188,9 @@ impl Endpoint {
         }
     }
 
-    /// Packets to each peer that were lost on the way, where its connections tell: those over QUIC do.
-    pub fn lost_packets(&self) -> BTreeMap<NodeId, u64> {
-        self.0.shared.live.lost_packets()
+    /// Packets sent to each peer, and those lost on the way, where its connections tell: those over QUIC do.
+    pub fn packets(&self) -> BTreeMap<NodeId, PacketCounts> {
+        self.0.shared.live.packets()
     }
 
     /// Breaks every live connection with `peer`. It may connect again while it is a member.

@@ -1,18 +1,18 @@
-//! Every connection that is open, by peer, so that a removal is effective at once, and what was lost on the
-//! way to each.
+//! Every connection that is open, by peer, so that a removal is effective at once, and the packets that were
+//! sent to each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exo_types::NodeId;
+use exo_types::{NodeId, PacketCounts};
 
 /// Breaks one connection. Called outside every lock; may be called after the connection is gone.
 type Kill = Box<dyn Fn() + Send + Sync>;
 
-/// How many packets one connection has lost so far.
-type Lost = Box<dyn Fn() -> u64 + Send + Sync>;
+/// How many packets one connection has sent and lost so far.
+type Packets = Box<dyn Fn() -> PacketCounts + Send + Sync>;
 
-/// Peers whose lost packets are remembered behind their last connection.
+/// Peers whose packets are remembered behind their last connection.
 const PEERS_MAX: usize = 1024;
 
 #[derive(Default)]
@@ -20,24 +20,24 @@ struct Entries {
     next_id: u64,
     by_id: HashMap<u64, Entry>,
     /// Of connections that are gone: what counts up never goes back.
-    lost_before: BTreeMap<NodeId, u64>,
+    counted_before: BTreeMap<NodeId, PacketCounts>,
 }
 
 struct Entry {
     peer: NodeId,
     kill: Kill,
     /// Nothing where the transport does not tell.
-    lost: Option<Lost>,
+    packets: Option<Packets>,
 }
 
 impl Entries {
-    /// Keeps what a connection that is gone had lost.
-    fn count_lost(&mut self, entry: &Entry) {
-        let Some(lost) = &entry.lost else { return };
-        if self.lost_before.len() >= PEERS_MAX && !self.lost_before.contains_key(&entry.peer) {
-            self.lost_before.pop_first();
+    /// Keeps what a connection that is gone has counted.
+    fn keep_counts(&mut self, entry: &Entry) {
+        let Some(packets) = &entry.packets else { return };
+        if self.counted_before.len() >= PEERS_MAX && !self.counted_before.contains_key(&entry.peer) {
+            self.counted_before.pop_first();
         }
-        *self.lost_before.entry(entry.peer).or_default() += lost();
+        *self.counted_before.entry(entry.peer).or_default() += packets();
     }
 }
 
@@ -56,22 +56,22 @@ impl Live {
         self: &Arc<Self>,
         peer: NodeId,
         kill: impl Fn() + Send + Sync + 'static,
-        lost: Option<Lost>,
+        packets: Option<Packets>,
     ) -> Registration {
         let mut entries = self.lock();
         let id = entries.next_id;
         entries.next_id += 1;
-        entries.by_id.insert(id, Entry { peer, kill: Box::new(kill), lost });
+        entries.by_id.insert(id, Entry { peer, kill: Box::new(kill), packets });
         Registration { live: self.clone(), id }
     }
 
-    /// Packets to each peer that were lost on the way, where its connections tell.
-    pub(crate) fn lost_packets(&self) -> BTreeMap<NodeId, u64> {
+    /// Packets sent to each peer, and those lost on the way, where its connections tell.
+    pub(crate) fn packets(&self) -> BTreeMap<NodeId, PacketCounts> {
         let entries = self.lock();
-        let mut all = entries.lost_before.clone();
+        let mut all = entries.counted_before.clone();
         for entry in entries.by_id.values() {
-            if let Some(lost) = &entry.lost {
-                *all.entry(entry.peer).or_default() += lost();
+            if let Some(packets) = &entry.packets {
+                *all.entry(entry.peer).or_default() += packets();
             }
         }
         all
@@ -81,7 +81,7 @@ impl Live {
     pub(crate) fn kill(&self, doomed: impl Fn(NodeId) -> bool) {
         let mut entries = self.lock();
         let killed: Vec<_> = entries.by_id.extract_if(|_, entry| doomed(entry.peer)).collect();
-        killed.iter().for_each(|(_, entry)| entries.count_lost(entry));
+        killed.iter().for_each(|(_, entry)| entries.keep_counts(entry));
         drop(entries);
         for (_, Entry { peer, kill, .. }) in killed {
             tracing::debug!(%peer, "connection closed by this node");
@@ -98,7 +98,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut entries = self.live.lock();
         let gone = entries.by_id.remove(&self.id);
-        gone.iter().for_each(|entry| entries.count_lost(entry));
+        gone.iter().for_each(|entry| entries.keep_counts(entry));
         drop(entries);
         drop(gone);
     }
@@ -111,22 +111,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lost_packets_of_a_peer_count_up_over_all_of_its_connections() {
+    fn packets_to_a_peer_count_up_over_all_of_its_connections() {
         let (live, [one, two]) = (Arc::new(Live::default()), [1, 2].map(|n| NodeId([n; 32])));
         let counter = Arc::new(AtomicU64::new(5));
-        let lost = |counter: &Arc<AtomicU64>| -> Option<Lost> {
+        let packets = |counter: &Arc<AtomicU64>| -> Option<Packets> {
             let counter = counter.clone();
-            Some(Box::new(move || counter.load(Ordering::Relaxed)))
+            Some(Box::new(move || PacketCounts { sent: 100, lost: counter.load(Ordering::Relaxed) }))
         };
-        let first = live.register(one, || {}, lost(&counter));
+        let first = live.register(one, || {}, packets(&counter));
         let _silent = live.register(two, || {}, None);
-        assert_eq!(live.lost_packets(), BTreeMap::from([(one, 5)]), "who does not tell has no number");
+        let counted = BTreeMap::from([(one, PacketCounts { sent: 100, lost: 5 })]);
+        assert_eq!(live.packets(), counted, "who does not tell has no number");
         counter.store(7, Ordering::Relaxed);
         drop(first);
-        let second = live.register(one, || {}, lost(&Arc::new(AtomicU64::new(3))));
-        assert_eq!(live.lost_packets()[&one], 10);
+        let second = live.register(one, || {}, packets(&Arc::new(AtomicU64::new(3))));
+        assert_eq!(live.packets()[&one], PacketCounts { sent: 200, lost: 10 });
         live.kill(|peer| peer == one);
         drop(second);
-        assert_eq!(live.lost_packets()[&one], 10);
+        assert_eq!(live.packets()[&one], PacketCounts { sent: 200, lost: 10 });
     }
 }

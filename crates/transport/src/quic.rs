@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use exo_types::{NodeId, Transport};
+use exo_types::{NodeId, PacketCounts, Transport};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, ConnectionError, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -170,9 +170,12 @@ fn proven_peer(connection: &Connection) -> Option<NodeId> {
 /// On the list of live connections first, then checked: a removal in between finds it there.
 fn register(shared: &EndpointState, peer: NodeId, connection: &Connection) -> Option<Registration> {
     let (handle, counted) = (connection.clone(), connection.clone());
-    let lost = move || counted.stats().path.lost_packets;
+    let packets = move || {
+        let path = counted.stats().path;
+        PacketCounts { sent: path.sent_packets, lost: path.lost_packets }
+    };
     let kill = move || handle.close(CODE_REMOVED, b"disconnected");
-    let registration = shared.live.register(peer, kill, Some(Box::new(lost)));
+    let registration = shared.live.register(peer, kill, Some(Box::new(packets)));
     if !shared.members.contains(peer) || shared.is_closed() {
         tracing::trace!(%peer, is_closed = shared.is_closed(), "a QUIC connection of who is no member any more");
         connection.close(CODE_REMOVED, b"not a member");

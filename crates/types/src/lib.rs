@@ -56,4 +56,4 @@ pub use text::{
     clean_name, file_name_refusal, is_terminal_control, printable, printable_lines, shell_word, size, size_up,
 };
 pub use time::Time;
-pub use transport::Transport;
+pub use transport::{PacketCounts, Transport};

@@ -1,6 +1,6 @@
 import { beforeEach, expect, test, vi } from "vitest";
 import { openHistory } from "./db";
-import { fromJson, MESSAGES_MAX, toJson, toMarkdown } from "./transfer";
+import { FILE_BYTES_MAX, fromFile, fromJson, MESSAGES_MAX, toJson, toMarkdown } from "./transfer";
 import { ancestry, children, choose, path, titleOf } from "./tree";
 import { conversation, message, type Message } from "./types";
 
@@ -73,6 +73,13 @@ test("what is no export is refused by a sentence", () => {
   expect(() => fromJson("{")).toThrow("not JSON");
   expect(() => fromJson("[]")).toThrow("no conversations");
   expect(() => fromJson(JSON.stringify({ format: "exo-conversations", messages: Array(MESSAGES_MAX + 1).fill(0) }))).toThrow("at most");
+});
+
+test("a file of 200 MB is refused before any of it is read", async () => {
+  const text = vi.fn(async () => toJson({ conversations: [conversation({ id: "c" })], messages: [] }));
+  await expect(fromFile({ size: 200e6, text })).rejects.toThrow("at most 128 MiB");
+  expect(text).not.toHaveBeenCalled();
+  expect((await fromFile({ size: FILE_BYTES_MAX, text })).conversations).toHaveLength(1);
 });
 
 test("100,000 messages are read and kept", async () => {

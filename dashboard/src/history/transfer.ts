@@ -1,11 +1,12 @@
 // Conversations to files and back. What is read is a stranger's: every field is checked, and what is not one of ours is left out.
 
+import { bytes } from "../lib/format";
 import { t } from "../text";
 import { children, path, type Tree } from "./tree";
 import { conversation, message, newId, PARAM_NAMES, type Call, type Conversation, type Message, type MessageState, type Params } from "./types";
 
 const FORMAT = "exo-conversations";
-export const FILE_BYTES_MAX = 256 << 20;
+export const FILE_BYTES_MAX = 128 << 20;
 export const MESSAGES_MAX = 200_000;
 
 export type Bundle = { conversations: Conversation[]; messages: Message[] };
@@ -26,6 +27,14 @@ export function toMarkdown(one: Conversation, tree: Tree, words: { you: string; 
   });
   const system = one.system ? [`## System\n\n${one.system}`] : [];
   return `# ${one.title}\n\n${[...system, ...parts].join("\n\n")}\n`;
+}
+
+/** Reads a file that somebody chose; what is too large is refused before any of it is in memory. `drawn` lets the page say why it is held up. */
+export async function fromFile(file: Pick<Blob, "size" | "text">, drawn: () => Promise<unknown> = async () => {}): Promise<Bundle> {
+  if (file.size > FILE_BYTES_MAX) throw new Error(t.chat.too_large(bytes(file.size), bytes(FILE_BYTES_MAX)));
+  const text = await file.text();
+  await drawn();
+  return fromJson(text);
 }
 
 /** Reads a file that `toJson` wrote. Ids are given anew, so that nothing that is here is written over. */

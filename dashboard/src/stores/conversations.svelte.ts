@@ -123,7 +123,12 @@ class ConversationStore {
   }
 
   async take({ conversations, messages }: Bundle): Promise<void> {
-    await (await this.store()).put(conversations, messages);
+    try {
+      await (await this.store()).put(conversations, messages);
+    } catch (error) {
+      // What browsers say of it is for programs, or nothing.
+      throw (error as Error | null)?.name === "QuotaExceededError" ? new Error(t.chat.import_full) : error;
+    }
     await this.reload();
     this.tell({ conversation: "" });
   }

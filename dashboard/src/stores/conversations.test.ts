@@ -1,7 +1,9 @@
 import { afterEach, expect, test, vi } from "vitest";
 import { openHistory } from "../history/db";
 import { conversation, message } from "../history/types";
+import { t } from "../text";
 import { conversations } from "./conversations.svelte";
+import { notices } from "./notices.svelte";
 
 const ANSWER = `data: ${JSON.stringify({ choices: [{ index: 0, delta: { content: "Hello" } }] })}\n\ndata: ${JSON.stringify({ choices: [{ index: 0, delta: {}, finish_reason: "stop" }] })}\n\ndata: [DONE]\n\n`;
 
@@ -116,4 +118,23 @@ test("an edit and another answer are branches: nothing is lost", async () => {
   expect([...conversations.tree.values()].map((one) => one.content).sort()).toEqual(["Hello", "Hello", "Hello", "first", "second"]);
   conversations.choose([...conversations.tree.values()].find((one) => one.content === "first")!);
   expect(conversations.branch[0]!.content).toBe("first");
+});
+
+test("a full storage is told once, what was said stays on the page, and nothing is imported by halves", async () => {
+  vi.stubGlobal("fetch", async () => new Response(ANSWER));
+  await conversations.start();
+  conversations.fresh("m");
+  const told = vi.spyOn(notices, "say");
+  const put = vi.spyOn(IDBObjectStore.prototype, "put").mockImplementation(() => {
+    throw new DOMException("", "QuotaExceededError");
+  });
+  await conversations.say("Hi", "");
+  await vi.waitFor(() => expect(told.mock.calls).toEqual([["bad", t.chat.storage_full]]));
+  expect(conversations.branch.map((one) => one.content)).toEqual(["Hi", "Hello"]);
+  const known = conversations.list.length;
+  await expect(conversations.take({ conversations: [conversation({ id: "imported" })], messages: [] })).rejects.toThrow(t.chat.import_full);
+  put.mockRestore();
+  told.mockRestore();
+  expect((await (await openHistory()).conversations()).some((one) => one.id === "imported")).toBe(false);
+  expect(conversations.list).toHaveLength(known);
 });

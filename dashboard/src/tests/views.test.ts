@@ -5,14 +5,17 @@ import { afterEach, expect, test, vi } from "vitest";
 import { alert, fixtures, plan } from "../../stub/fixtures.mjs";
 import { alerts } from "../stores/alerts.svelte";
 import { ClusterStore, cluster } from "../stores/cluster.svelte";
+import { conversations } from "../stores/conversations.svelte";
 import { merged } from "../stores/logs.svelte";
 import { models } from "../stores/models.svelte";
 import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
 import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
+import { t } from "../text";
 import Alerts from "../views/alerts/Alerts.svelte";
 import Composer from "../views/chat/Composer.svelte";
+import List from "../views/chat/List.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
 import Doctor from "../views/doctor/Doctor.svelte";
 import Devices from "../views/devices/Devices.svelte";
@@ -312,4 +315,11 @@ test("the examples have the right kind of key", () => {
   flushSync();
   expect(shown.textContent).toContain("Bearer YOUR_KEY");
   expect(shown.textContent).not.toContain("Bearer local");
+});
+
+test("where the browser refuses to keep conversations the page says so", () => {
+  expect(drawWith(List, { search: undefined }).textContent).not.toContain(t.chat.no_storage);
+  conversations.isKept = false;
+  expect(drawWith(List, { search: undefined }).textContent).toContain(t.chat.no_storage);
+  conversations.isKept = true;
 });

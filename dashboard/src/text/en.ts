@@ -442,6 +442,7 @@ export const en = {
     importing: "Reading the file…",
     too_large: (size: string, most: string) => `The file has ${size}; at most ${most} can be read.`,
     imported: (conversations: number, messages: number) => `${conversations} conversations with ${messages} messages are imported.`,
+    import_full: "The browser's storage has no room for these conversations: none of them is imported. Export and delete others.",
     no_storage: "This browser refuses to keep conversations: they last until the page is closed.",
     storage_full: "The browser's storage is full: what comes now is not kept. Export and delete conversations.",
     other_tab: "Another tab reads this answer.",

@@ -1,8 +1,12 @@
 //! Whether the plan is the best of what there is: on two nodes the placement that a plan chooses is measured
 //! beside the model alone on each node and split in several places, in either order.
 //!
-//! What counts is what the plan minimises, the time of a prompt and its answer, from outside. Rounds over all
-//! placements stand in turns; the median of a placement's answers counts.
+//! What counts is what the plan minimises, from outside: the time of a prompt and its answer, or with several
+//! streams the time of a token for all of them. Rounds over all placements stand in turns; the median of a
+//! placement's answers counts.
+//!
+//! Two more proofs stand on the same nodes: a model that neither of them can hold, and what a second stage
+//! gains.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -13,14 +17,19 @@ use serde_json::{Value, json};
 
 use super::Verdict;
 use super::cluster::Cluster;
+use super::concurrent::{self, Question, prompt_tokens};
 use super::lan::Lan;
-use super::predictions::{prompt_tokens, wait_measured};
+use super::predictions::wait_measured;
 use super::wire::Wire;
 use crate::bench::cells::median;
+use crate::bench::http::Server;
 use crate::setup;
 
 /// The least speed of the plan's placement, in speeds of the best that was measured.
 const RATIO_MIN: f64 = 0.95;
+/// The least speed of two stages, in speeds of the faster node alone, where the other is half as fast and
+/// there are 32 streams.
+const GAIN_MIN: f64 = 1.2;
 const NODES: usize = 2;
 /// Parts of the layers that the first stage of a split has.
 const QUARTERS: [u64; 3] = [1, 2, 3];
@@ -52,6 +61,16 @@ pub struct Options {
     /// The part of its time that the second node computes
     #[arg(long, value_name = "10%..100%", default_value = "100%")]
     last_share: String,
+    /// Answers at once; with several, plans are asked for the throughput
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    streams: u32,
+    /// Instead of a choice: neither node can hold the model within so many MiB, the plan says so and splits
+    /// it, and it answers
+    #[arg(long, value_name = "MIB", conflicts_with = "split_gain")]
+    memory_mib: Option<u64>,
+    /// Instead of a choice: how much faster two stages are than the first node alone, planned and measured
+    #[arg(long)]
+    split_gain: bool,
 }
 
 /// Layers on nodes, in the order in which a token passes them.
@@ -59,6 +78,14 @@ pub struct Options {
 struct Placement(Vec<(String, u64, u64)>);
 
 impl Placement {
+    fn alone(device: &str, layers: u64) -> Self {
+        Self(vec![(device.to_owned(), 0, layers)])
+    }
+
+    fn layers(&self) -> anyhow::Result<u64> {
+        self.0.last().map(|stage| stage.2).context("the plan has no stages")
+    }
+
     /// As a plan and an order take it.
     fn pins(&self) -> Vec<String> {
         self.0.iter().map(|(device, start, end)| format!("{device}={start}..{end}")).collect()
@@ -80,7 +107,7 @@ impl Placement {
 /// The plan's, alone on each device, and split between them after each quarter in either order; each once.
 fn placements(planned: &Placement, devices: &[String], layers: u64) -> Vec<Placement> {
     let mut all = vec![planned.clone()];
-    all.extend(devices.iter().map(|device| Placement(vec![(device.clone(), 0, layers)])));
+    all.extend(devices.iter().map(|device| Placement::alone(device, layers)));
     for (first, second) in devices.iter().zip(devices.iter().rev()) {
         for cut in QUARTERS.map(|quarters| layers * quarters / 4).into_iter().filter(|cut| *cut > 0) {
             all.push(Placement(vec![(first.clone(), 0, cut), (second.clone(), cut, layers)]));
@@ -95,84 +122,227 @@ fn placements(planned: &Placement, devices: &[String], layers: u64) -> Vec<Place
     once
 }
 
-/// Prints the table; the verdict sums it up.
+/// Two nodes that know a model, and what they are asked.
+struct Bench<'a> {
+    cluster: Cluster,
+    server: Server,
+    model: String,
+    options: &'a Options,
+    /// Prompts so far: none is read twice.
+    prompts: u32,
+}
+
+/// Prints a table; the verdict sums it up.
 pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
-    let lan = options.link.map(|wire| Lan::with_wires(NODES, wire)).transpose()?;
-    let mut cluster = Cluster::start_on(&exo, NODES, lan, |at| {
-        let share = if at + 1 == NODES { &options.last_share } else { "100%" };
-        vec!["--speculate=off".to_owned(), "--threads=1".to_owned(), format!("--compute-share={share}")]
-    })?;
-    let model = match &options.model {
-        Some(file) => cluster.add(&file.canonicalize().context("cannot find the model")?)?,
-        None => "demo".to_owned(),
+    let mut bench = Bench::start(options)?;
+    let plan = bench.plan(&[])?;
+    let verdict = match (options.memory_mib, options.split_gain) {
+        (Some(memory_mib), _) => bench.larger_than_either(&plan, memory_mib)?,
+        (None, true) => bench.split_gain(&plan)?,
+        (None, false) => bench.choice(&plan)?,
     };
-    cluster.wait_united()?;
-    wait_measured(&cluster)?;
-    let context = options.prompt + options.answer;
-    let query = json!({
-        "model": model, "context_tokens": context, "slots": 1, "prompt_tokens": options.prompt,
-        "answer_tokens": options.answer,
-    });
-    let server = cluster.nodes().first().context("the cluster has no node")?.server.clone();
-    let plan = server.post("/exo/v1/plan", &query, ANSWER_MAX)?;
-    let planned = Placement::planned(&plan)?;
-    let layers = planned.0.last().map(|stage| stage.2).context("the plan has no stages")?;
-    let devices = plan["devices"].as_array().into_iter().flatten();
-    let devices = devices.filter_map(|device| {
-        Some(format!("{}/{}", device["node_name"].as_str()?, device["device"].as_str()?))
-    });
-    let devices: Vec<String> = devices.collect();
-    if devices.len() != NODES {
-        bail!("the plan looks at {} devices instead of {NODES}", devices.len());
+    bench.cluster.stop()?;
+    Ok(verdict)
+}
+
+impl<'a> Bench<'a> {
+    fn start(options: &'a Options) -> anyhow::Result<Self> {
+        let exo = setup::exo_binary(options.exo.as_deref())?;
+        let lan = options.link.map(|wire| Lan::with_wires(NODES, wire)).transpose()?;
+        let mut cluster = Cluster::start_on(&exo, NODES, lan, |at| {
+            let share = if at + 1 == NODES { &options.last_share } else { "100%" };
+            let mut flags = vec![
+                "--speculate=off".to_owned(),
+                "--threads=1".to_owned(),
+                format!("--compute-share={share}"),
+            ];
+            flags.extend(options.memory_mib.map(|mib| format!("--memory-mib={mib}")));
+            flags
+        })?;
+        let model = match &options.model {
+            Some(file) => cluster.add(&file.canonicalize().context("cannot find the model")?)?,
+            None => "demo".to_owned(),
+        };
+        cluster.wait_united()?;
+        wait_measured(&cluster)?;
+        let server = cluster.nodes().first().context("the cluster has no node")?.server.clone();
+        Ok(Self { cluster, server, model, options, prompts: 0 })
     }
 
-    let placements = placements(&planned, &devices, layers);
-    let mut took: Vec<Vec<f64>> = vec![Vec::new(); placements.len()];
-    let mut number = 0;
-    for _ in 0..options.rounds {
-        for (placement, took) in placements.iter().zip(&mut took) {
-            let order = json!({
-                "model": model, "context_tokens": context, "slots": 1, "pins": placement.pins(), "replace": true,
-            });
-            let instance = cluster.place_as(0, &order)?;
-            cluster.wait_settled(&instance)?;
-            // The first answer meets cold caches.
-            for at in 0..=options.answers {
-                number += 1;
-                let body = json!({
-                    "model": model, "prompt": prompt_tokens(options.prompt, number),
-                    "max_tokens": options.answer, "temperature": 0, "ignore_eos": true,
-                });
-                let began = Instant::now();
-                server.post("/v1/completions", &body, ANSWER_MAX)?;
-                if at > 0 {
-                    took.push(began.elapsed().as_secs_f64());
+    /// What a plan and an order to place the model have in common.
+    fn order(&self, pins: &[String]) -> Value {
+        let Options { prompt, answer, streams, .. } = self.options;
+        let mut order = json!({
+            "model": self.model, "context_tokens": prompt + answer, "slots": streams, "pins": pins,
+        });
+        if *streams > 1 {
+            order["objective"] = json!("throughput");
+            order["streams"] = json!(streams);
+        }
+        order
+    }
+
+    fn plan(&self, pins: &[String]) -> anyhow::Result<Value> {
+        let mut query = self.order(pins);
+        query["prompt_tokens"] = json!(self.options.prompt);
+        query["answer_tokens"] = json!(self.options.answer);
+        self.server.post("/exo/v1/plan", &query, ANSWER_MAX)
+    }
+
+    /// The devices that the plan looks at, the first node's first.
+    fn devices(&self, plan: &Value) -> anyhow::Result<Vec<String>> {
+        let devices = plan["devices"].as_array().into_iter().flatten();
+        let devices = devices.filter_map(|device| {
+            Some(format!("{}/{}", device["node_name"].as_str()?, device["device"].as_str()?))
+        });
+        let mut devices: Vec<String> = devices.collect();
+        if devices.len() != NODES {
+            bail!("the plan looks at {} devices instead of {NODES}", devices.len());
+        }
+        let first = format!("{}/", self.cluster.nodes().first().context("the cluster has no node")?.name);
+        devices.sort_by_key(|device| !device.starts_with(&first));
+        Ok(devices)
+    }
+
+    /// For each placement the median of what its objective counts, in seconds.
+    fn measure(&mut self, placements: &[Placement]) -> anyhow::Result<Vec<f64>> {
+        let mut took: Vec<Vec<f64>> = vec![Vec::new(); placements.len()];
+        for _ in 0..self.options.rounds {
+            for (placement, took) in placements.iter().zip(&mut took) {
+                let mut order = self.order(&placement.pins());
+                order["replace"] = json!(true);
+                let instance = self.cluster.place_as(0, &order)?;
+                self.cluster.wait_settled(&instance)?;
+                // The first answer meets cold caches.
+                for at in 0..=self.options.answers {
+                    let seconds = self.answer()?;
+                    took.extend((at > 0).then_some(seconds));
                 }
             }
         }
+        took.into_iter().map(|took| median(took).context("nothing was measured")).collect()
     }
-    cluster.stop()?;
-    let medians = took.into_iter().map(|took| median(took).context("nothing was measured"));
-    verdict(&model, &placements, &medians.collect::<anyhow::Result<Vec<f64>>>()?)
+
+    /// Seconds of a prompt and its answer, or of a token for every stream.
+    fn answer(&mut self) -> anyhow::Result<f64> {
+        let &Options { prompt, answer, streams, .. } = self.options;
+        let first = self.prompts + 1;
+        self.prompts += streams;
+        if streams > 1 {
+            let question = Question { server: &self.server, model: &self.model, prompt, answer };
+            return Ok(f64::from(streams) / concurrent::tokens_per_s(&question, first, streams)?);
+        }
+        let body = json!({
+            "model": self.model, "prompt": prompt_tokens(prompt, first), "max_tokens": answer, "temperature": 0,
+            "ignore_eos": true,
+        });
+        let began = Instant::now();
+        self.server.post("/v1/completions", &body, ANSWER_MAX)?;
+        Ok(began.elapsed().as_secs_f64())
+    }
+
+    fn choice(&mut self, plan: &Value) -> anyhow::Result<Verdict> {
+        let planned = Placement::planned(plan)?;
+        let placements = placements(&planned, &self.devices(plan)?, planned.layers()?);
+        let seconds = self.measure(&placements)?;
+        verdict(&self.model, self.options.streams, &placements, &seconds)
+    }
+
+    fn larger_than_either(&mut self, plan: &Value, memory_mib: u64) -> anyhow::Result<Verdict> {
+        let planned = Placement::planned(plan)?;
+        let expected = objective_s(plan)?;
+        let seconds = self.measure(std::slice::from_ref(&planned))?;
+        let measured = seconds.first().copied().context("nothing was measured")?;
+        println!(
+            "| {} in {memory_mib} MiB for each node | planned s | measured s |\n|---|---|---|",
+            self.model
+        );
+        println!("| {} | {expected:.3} | {measured:.3} |", planned.pins().join(", "));
+        let holders = plan["alone"].as_array().map_or(0, Vec::len);
+        Ok(split_verdict(&self.model, memory_mib, &planned, holders))
+    }
+
+    /// Both are planned before anything is placed, whose memory would not be free.
+    fn split_gain(&mut self, plan: &Value) -> anyhow::Result<Verdict> {
+        let devices = self.devices(plan)?;
+        let first = devices.first().context("the plan looks at no device")?;
+        let alone = Placement::alone(first, Placement::planned(plan)?.layers()?);
+        let alone_s = objective_s(&self.plan(&alone.pins())?)?;
+        // Pins without layers: the planner cuts where it is fastest.
+        let split = self.plan(&devices)?;
+        let (split_s, split) = (objective_s(&split)?, Placement::planned(&split)?);
+        let placements = [split, alone];
+        let measured = self.measure(&placements)?;
+        gain_verdict(&self.model, self.options.streams, &placements, &[split_s, alone_s], &measured)
+    }
+}
+
+/// Seconds that the plan's objective counts.
+fn objective_s(plan: &Value) -> anyhow::Result<f64> {
+    Ok(plan["objective_ms"].as_f64().context("the plan has no objective")? / 1e3)
 }
 
 /// Of seconds for each placement; the plan's is the first.
-fn verdict(model: &str, placements: &[Placement], seconds: &[f64]) -> anyhow::Result<Verdict> {
+fn verdict(model: &str, streams: u32, placements: &[Placement], seconds: &[f64]) -> anyhow::Result<Verdict> {
     let best = seconds.iter().copied().min_by(f64::total_cmp).context("nothing was measured")?;
-    println!("| placement of {model} | seconds | speed, of the best |\n|---|---|---|");
+    println!("| placement of {model} | {} | speed, of the best |\n|---|---|---|", what_is_told(streams));
     for (at, (placement, seconds)) in placements.iter().zip(seconds).enumerate() {
         let mark = if at == 0 { " (the plan's)" } else { "" };
-        println!("| {}{mark} | {seconds:.2} | {:.2} |", placement.pins().join(", "), best / seconds);
+        let (pins, number) = (placement.pins().join(", "), told(streams, *seconds));
+        println!("| {pins}{mark} | {number} | {:.2} |", best / seconds);
     }
     let planned = best / seconds.first().context("nothing was measured")?;
     Ok(Verdict {
         line: format!(
-            "choice: the plan's placement of {model} has {planned:.2} of the speed of the best of {} (at least {RATIO_MIN})",
+            "choice: the plan's placement of {model} for {streams} at once has {planned:.2} of the speed of the best of {} (at least {RATIO_MIN})",
             placements.len()
         ),
         is_kept: planned >= RATIO_MIN,
     })
+}
+
+/// What a table tells of a placement: of one stream its time, of several their speed.
+fn what_is_told(streams: u32) -> &'static str {
+    if streams == 1 { "seconds" } else { "tokens/s" }
+}
+
+fn told(streams: u32, seconds: f64) -> String {
+    if streams == 1 { format!("{seconds:.2}") } else { format!("{:.1}", f64::from(streams) / seconds) }
+}
+
+/// Of a model that answered: `holders` are devices that can hold all of it by the plan.
+fn split_verdict(model: &str, memory_mib: u64, planned: &Placement, holders: usize) -> Verdict {
+    let line = format!(
+        "choice: of {NODES} nodes of {memory_mib} MiB {holders} can hold {model} by the plan (none), which has {} stages (at least 2) and answers",
+        planned.0.len()
+    );
+    Verdict { line, is_kept: holders == 0 && planned.0.len() >= 2 }
+}
+
+/// Of two stages and the first node alone.
+fn gain_verdict(
+    model: &str,
+    streams: u32,
+    placements: &[Placement; 2],
+    planned: &[f64; 2],
+    measured: &[f64],
+) -> anyhow::Result<Verdict> {
+    let [_, _] = measured else { bail!("{} placements were measured instead of 2", measured.len()) };
+    let what = what_is_told(streams);
+    println!("| placement of {model} | {what}, planned | {what}, measured |\n|---|---|---|");
+    for ((placement, planned), measured) in placements.iter().zip(planned).zip(measured) {
+        let (planned, measured) = (told(streams, *planned), told(streams, *measured));
+        println!("| {} | {planned} | {measured} |", placement.pins().join(", "));
+    }
+    let gain = |seconds: &[f64]| seconds[1] / seconds[0];
+    let (planned, measured) = (gain(planned), gain(measured));
+    let is_split = placements[0].0.len() == NODES;
+    let line = format!(
+        "choice: {model} on {} nodes is {measured:.2} times as fast as on the first alone with {streams} at once (at least {GAIN_MIN}), and {planned:.2} \
+         times by the plan",
+        placements[0].0.len()
+    );
+    Ok(Verdict { line, is_kept: is_split && measured >= GAIN_MIN })
 }
 
 #[cfg(test)]
@@ -204,7 +374,31 @@ mod tests {
         let solo = Placement(vec![("anna/cpu".to_owned(), 0, 1)]);
         let all = placements(&solo, &devices, 1);
         assert_eq!(all.len(), 2, "one layer cannot be split");
-        assert!(verdict("m", &all, &[1.0, 0.96]).unwrap().is_kept);
-        assert!(!verdict("m", &all, &[1.0, 0.9]).unwrap().is_kept);
+        assert!(verdict("m", 1, &all, &[1.0, 0.96]).unwrap().is_kept);
+        assert!(!verdict("m", 1, &all, &[1.0, 0.9]).unwrap().is_kept);
+    }
+    #[test]
+    fn a_model_is_larger_than_either_node_when_the_plan_splits_it_and_names_nobody_who_can_hold_it() {
+        let halves = Placement(vec![("ben/cpu".to_owned(), 0, 4), ("anna/cpu".to_owned(), 4, 8)]);
+        assert!(split_verdict("m", 300, &halves, 0).is_kept);
+        assert!(!split_verdict("m", 300, &halves, 1).is_kept, "it fits one of them");
+        assert!(!split_verdict("m", 300, &Placement::alone("ben/cpu", 8), 0).is_kept);
+    }
+
+    #[test]
+    fn what_a_second_stage_gains_is_measured_beside_what_was_planned() {
+        let split = Placement(vec![("anna/cpu".to_owned(), 0, 5), ("ben/cpu".to_owned(), 5, 8)]);
+        let placements = [split, Placement::alone("anna/cpu", 8)];
+        let Verdict { line, is_kept } =
+            gain_verdict("m", 32, &placements, &[0.4, 0.6], &[0.5, 0.65]).unwrap();
+        assert!(
+            is_kept && line.contains("is 1.30 times") && line.contains("1.50 times by the plan"),
+            "{line}"
+        );
+        assert!(!gain_verdict("m", 32, &placements, &[0.4, 0.6], &[0.5, 0.55]).unwrap().is_kept);
+        assert!(gain_verdict("m", 32, &placements, &[0.4, 0.6], &[0.5]).is_err());
+        let solo = [placements[1].clone(), placements[1].clone()];
+        assert!(!gain_verdict("m", 32, &solo, &[0.4, 0.6], &[0.5, 0.65]).unwrap().is_kept, "no second stage");
+        assert_eq!((told(1, 0.5), told(32, 0.5)), ("0.50".to_owned(), "64.0".to_owned()));
     }
 }

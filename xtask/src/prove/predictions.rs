@@ -8,21 +8,20 @@
 //! token is guessed ahead. Nodes of one machine share its memory, and stages compute parts of a prompt at the
 //! same time: so there are only as many nodes as have cores of their own.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::cluster::Cluster;
+use super::concurrent::{self, Question, prompt_tokens};
 use super::lan::Lan;
 use super::wire::Wire;
 use super::{Verdict, wait_for};
 use crate::bench::cells::median;
 use crate::bench::http::Server;
-use crate::bench::load::Target;
 use crate::setup;
 
 /// Largest median and largest 95th percentile of the errors, in per cent.
@@ -247,8 +246,7 @@ fn is_measured(view: &Value, nodes: usize) -> bool {
         && links.iter().all(|link| link["bytes_per_s"].is_number() && link["rtt_ms"].is_number())
 }
 
-/// Milliseconds to the first token where there is one stream, and tokens per second of all streams together
-/// while each of them answers, as a plan counts them: not while a prompt among them is read.
+/// Milliseconds to the first token where there is one stream, and tokens per second of all streams together.
 fn answers(
     server: &Server,
     model: &str,
@@ -260,44 +258,8 @@ fn answers(
         let (ttft_ms, tokens_per_s) = answer(server, model, prompt, first)?;
         return Ok((Some(ttft_ms), tokens_per_s));
     }
-    let target = Target { server: server.clone(), model: model.to_owned(), is_llama: false };
-    let stream = |number: u32| -> anyhow::Result<Vec<Instant>> {
-        let ids: Vec<u64> = prompt_tokens(prompt, number).into_iter().map(u64::from).collect();
-        let mut came = Vec::new();
-        target.stream(&ids, ANSWER_TOKENS, |at| {
-            came.push(at);
-            ControlFlow::Continue(())
-        })?;
-        Ok(came)
-    };
-    std::thread::scope(|scope| {
-        let asked: Vec<_> = (0..streams).map(|at| scope.spawn(move || stream(first + at))).collect();
-        let came = asked
-            .into_iter()
-            .map(|one| one.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
-            .collect::<anyhow::Result<Vec<_>>>()?;
-        Ok((None, rate_while_all_answer(&came).context("the answers were not made at the same time")?))
-    })
-}
-
-/// Tokens per second between the moment when the last stream has its first token and that when the first
-/// stream has its last one.
-fn rate_while_all_answer(came: &[Vec<Instant>]) -> Option<f64> {
-    let from = came.iter().map(|one| one.first().copied()).max()??;
-    let until = came.iter().map(|one| one.last().copied()).min()??;
-    let seconds = until.checked_duration_since(from)?.as_secs_f64();
-    let tokens = came.iter().flatten().filter(|at| **at > from && **at <= until).count();
-    (seconds > 0.0 && tokens > 0).then(|| tokens as f64 / seconds)
-}
-
-/// Each `number` is another prompt from its first or second token on.
-pub(super) fn prompt_tokens(prompt: u32, number: u32) -> Vec<u32> {
-    let token = |at: u32| match at {
-        0 => number % 150,
-        1 => number / 150,
-        at => number * 37 + at * 11,
-    };
-    (0..prompt).map(|at| 20 + token(at) % 150).collect()
+    let question = Question { server, model, prompt, answer: ANSWER_TOKENS };
+    Ok((None, concurrent::tokens_per_s(&question, first, streams)?))
 }
 
 /// The same of one answer.
@@ -424,18 +386,6 @@ mod tests {
         let before =
             "; a round predicted by the median of the one before, 19 % and 19 %, 0 % and 0 %; 3 of 4 in";
         assert!(line.contains(before), "{line}");
-    }
-
-    #[test]
-    fn of_several_streams_counts_the_time_in_which_each_of_them_answers() {
-        let began = Instant::now();
-        let at = |ms: &[u64]| ms.iter().map(|ms| began + Duration::from_millis(*ms)).collect::<Vec<_>>();
-        // The second prompt is read until 500; the first stream ends at 900.
-        let came = [at(&[100, 400, 600, 700, 800, 900]), at(&[500, 600, 700, 800, 900, 1000, 1100])];
-        let rate = rate_while_all_answer(&came).unwrap();
-        assert!((rate - 20.0).abs() < 1e-6, "{rate}");
-        assert!(rate_while_all_answer(&[at(&[100, 200]), at(&[300, 400])]).is_none());
-        assert!(rate_while_all_answer(&[at(&[100, 200]), at(&[])]).is_none());
     }
 
     #[test]

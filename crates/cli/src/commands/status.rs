@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exo_api::{
-    ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, MeasuredAnswerView,
+    ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, LossView, MeasuredAnswerView,
     MeasuredTimeView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView, ProvenanceView,
     RequestPhase, RequestView, SensorsView, StagePhase, StageProgressView, StageView, TermOffView,
 };
@@ -481,12 +481,13 @@ fn links(view: &ClusterView, all: bool) {
         let short = vec![name(&link.from), name(&link.to), or_dash(&link.transport), rtt];
         if all { short.into_iter().chain(link_numbers(link)).collect() } else { short }
     });
-    let header = ["from", "to", "by", "round trip", "of", "age", "jitter", "bandwidth", "measured", "age"];
+    let header =
+        ["from", "to", "by", "round trip", "of", "age", "jitter", "bandwidth", "measured", "age", "lost"];
     ui::table(if all { &header } else { &header[..4] }, rows.collect());
 }
 
 /// What stands behind the round trip in the long table.
-fn link_numbers(link: &LinkView) -> [String; 6] {
+fn link_numbers(link: &LinkView) -> [String; 7] {
     let age = |seconds: Option<f64>| seconds.map_or("-".to_owned(), |s| format!("{s:.0} s"));
     let jitter = link.jitter_ms.map_or("-".to_owned(), |ms| format!("{ms:.2} ms"));
     let bandwidth =
@@ -502,7 +503,13 @@ fn link_numbers(link: &LinkView) -> [String; 6] {
             times => format!("{times} times"),
         },
         age(link.bandwidth_age_s),
+        link.loss.map_or("-".to_owned(), loss_text),
     ]
+}
+
+fn loss_text(loss: LossView) -> String {
+    let LossView { share, packets, window_s } = loss;
+    format!("{:.1} % of {packets} in {window_s} s", share * 100.0)
 }
 
 /// Only the node that measured knows how its link travels.
@@ -528,6 +535,17 @@ mod tests {
         };
         assert!(text(&["desk"]).starts_with("desk is not there, "), "{}", text(&["desk"]));
         assert!(text(&["desk", "mini"]).starts_with("desk, mini are not there, "));
+    }
+
+    #[test]
+    fn a_link_shows_what_part_of_its_packets_was_lost() {
+        let lost = |loss: Option<LossView>| {
+            let link = serde_json::json!({"from": "a", "to": "b", "rtt_ms": 0.2, "bytes_per_s": null, "loss": loss, "transport": "tcp"});
+            let [.., lost] = link_numbers(&serde_json::from_value(link).unwrap());
+            lost
+        };
+        assert_eq!(lost(Some(LossView { share: 0.025, packets: 80, window_s: 60 })), "2.5 % of 80 in 60 s");
+        assert_eq!(lost(None), "-", "of TCP it is not known");
     }
 
     #[test]

@@ -182,9 +182,10 @@ impl PlannerInputs {
     }
 
     fn devices(&self) -> Vec<PlanDevice> {
-        let device = |PlannerDevice { node, node_name, facts, excluded }: &PlannerDevice| {
+        let device = |PlannerDevice { node, node_name, facts, thermal_percent, excluded }: &PlannerDevice| {
             let excluded = excluded.as_ref().map(ToString::to_string);
-            PlanDevice::reported(*node, node_name.clone(), facts.clone(), excluded)
+            let reported = PlanDevice::reported(*node, node_name.clone(), facts.clone(), excluded);
+            PlanDevice { thermal_percent: *thermal_percent, ..reported }
         };
         self.devices.iter().map(device).collect()
     }

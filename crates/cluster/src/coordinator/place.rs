@@ -64,6 +64,7 @@ impl Coordinator {
             node: d.node,
             node_name: d.node_name,
             facts: d.device,
+            thermal_percent: d.thermal_percent,
         };
         let mut unloaded = Vec::new();
         let unloadable = self.unloadable(now).into_iter().filter(|u| replaced != Some(u.instance));
@@ -121,7 +122,9 @@ impl Coordinator {
                     Some(excluded) => Some(excluded.to_string()),
                     None => avoided,
                 };
-                devices.push(PlanDevice::reported(node, report.facts.name.clone(), device, excluded));
+                let thermal_percent = self.throttling.thermal_percent(now, node, facts);
+                let reported = PlanDevice::reported(node, report.facts.name.clone(), device, excluded);
+                devices.push(PlanDevice { thermal_percent, ..reported });
             }
         }
         share(&mut devices, &changes);

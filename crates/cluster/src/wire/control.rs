@@ -4,7 +4,7 @@ use std::fmt;
 
 use exo_types::{
     Ancestors, DeviceFacts, DeviceId, DeviceState, DiskRoom, Epoch, InstanceId, LogHead, ModelId, Monitor,
-    NodeFacts, NodeId, Placement, PlacementId, ShardPosition, ShardSpec, Stage, list,
+    NodeFacts, NodeId, PacketCounts, Placement, PlacementId, ShardPosition, ShardSpec, Stage, list,
 };
 use serde::{Deserialize, Serialize};
 
@@ -256,8 +256,19 @@ pub struct Traffic {
     pub sent_bytes: u64,
     /// Bytes of frames received.
     pub received_bytes: u64,
-    /// Packets lost on the way there, where the transport counts them.
-    pub lost_packets: Option<u64>,
+    /// Packets sent there, where the transport counts them.
+    pub packets: Option<PacketCounts>,
+    /// Of these, the last.
+    pub recent_packets: Option<RecentPackets>,
+}
+
+/// Packets sent to one member in the last minute.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RecentPackets {
+    /// How many; one at least.
+    pub counts: PacketCounts,
+    /// In so many seconds.
+    pub window_s: u32,
 }
 
 /// How fast bytes come over a path, in one direction.
@@ -427,6 +438,8 @@ pub struct PlannerDevice {
     pub node_name: String,
     /// As its node reported it; of its memory as much is free as a placement may fill.
     pub facts: DeviceFacts,
+    /// Part of its speed that counts, in per cent: less than all where it is throttled.
+    pub thermal_percent: u32,
     /// Why it must not be used.
     pub excluded: Option<DeviceExclusion>,
 }

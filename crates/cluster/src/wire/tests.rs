@@ -1,6 +1,7 @@
 use exo_types::{
-    Attempt, DType, DeviceId, Exclusion, FailureKind, LayerRange, PageKey, Pin, PinLayers, Principal,
-    PromptReport, SampledToken, StepFrame, StepSequence, Term, TokenScore, TypeBytes, WeightTypes, WireDType,
+    Attempt, DType, DeviceId, Exclusion, FailureKind, LayerRange, PacketCounts, PageKey, Pin, PinLayers,
+    Principal, PromptReport, SampledToken, StepFrame, StepSequence, Term, TokenScore, TypeBytes, WeightTypes,
+    WireDType,
 };
 use proptest::prelude::*;
 
@@ -104,7 +105,8 @@ fn epoch() -> exo_types::Epoch {
 fn planner_inputs() -> PlannerInputs {
     let facts = report(1, PLENTY).facts.devices[0].clone();
     let excluded = Some(DeviceExclusion::Unsupported("r".into()));
-    let device = PlannerDevice { node: node(1), node_name: "n1".into(), facts, excluded };
+    let device =
+        PlannerDevice { node: node(1), node_name: "n1".into(), facts, thermal_percent: 70, excluded };
     let unloadable = Unloadable {
         instance: exo_types::InstanceId(3),
         model_name: "m".into(),
@@ -152,7 +154,7 @@ fn full_report() -> NodeReport {
         rtt_age_ms: 1,
         jitter_us: 1,
         inbound: None,
-        traffic: None,
+        traffic: Some(Traffic { packets: Some(PacketCounts { sent: 2, lost: 1 }), ..Traffic::default() }),
     }];
     full.unreached = vec![node(3)];
     full.instance_failures =
@@ -486,6 +488,7 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     };
     assert!(refused_inputs(&|inputs| drop(inputs.devices.pop())).contains("not that of every device"));
     assert!(refused_inputs(&|inputs| inputs.devices[0].facts.flops_per_s = Some(f64::NAN)).contains("10^18"));
+    assert!(refused_inputs(&|inputs| inputs.devices[0].thermal_percent = 101).contains("from 1 to 100 %"));
     assert!(
         refused_inputs(&|inputs| inputs.unloadable[0].room[0].free_bytes = u64::MAX).contains("2^48 bytes")
     );
@@ -502,6 +505,14 @@ fn placements_and_models_that_contradict_themselves_are_refused() {
     assert!(refused_report(&|report| report.disk_room = lacks).contains("more than 2^60 bytes"));
     let keeps = exo_types::DiskRoom { reserve_bytes: (1 << 60) + 1, ..Default::default() };
     assert!(refused_report(&|report| report.disk_room = keeps).contains("more than 2^60 bytes"));
+    let lost = |sent, lost| {
+        let recent = RecentPackets { counts: PacketCounts { sent, lost }, window_s: 1 };
+        move |report: &mut NodeReport| {
+            report.links[0].traffic = Some(Traffic { recent_packets: Some(recent), ..Traffic::default() });
+        }
+    };
+    assert!(refused_report(&lost(1, 2)).contains("more packets are lost than were sent"));
+    assert!(refused_report(&lost(0, 0)).contains("a part of no packets"));
     let mut huge = request();
     huge.shape.layers[0].weight_bytes = u64::MAX;
     let ask = ControlAsk::Place(huge);

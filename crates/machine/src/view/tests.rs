@@ -1,5 +1,7 @@
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::wire::{CardChange, CardEvent, DeviceReport, LinkReport, LoadReport, NodeMeasurements};
+use exo_cluster::wire::{
+    CardChange, CardEvent, DeviceReport, LinkReport, LoadReport, NodeMeasurements, Traffic,
+};
 use exo_cluster::{EngineId, Event, InstanceRequest, LoadFailure, LoadFault, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
@@ -199,6 +201,13 @@ fn device(id: DeviceId) -> DeviceFacts {
     }
 }
 
+/// Half of all packets were lost, and of the last ones 2 %.
+fn lossy() -> Traffic {
+    let recent = RecentPackets { counts: PacketCounts { sent: 50, lost: 1 }, window_s: 60 };
+    let packets = Some(PacketCounts { sent: 100, lost: 50 });
+    Traffic { packets, recent_packets: Some(recent), ..Traffic::default() }
+}
+
 /// The first node has computed for 300 us, the second for 100 us.
 fn report(n: u8) -> NodeReport {
     let stage = u32::from(n - 1);
@@ -233,7 +242,7 @@ fn report(n: u8) -> NodeReport {
             rtt_age_ms: 400,
             jitter_us: 20,
             inbound: None,
-            traffic: None,
+            traffic: (n == 1).then(lossy),
         }],
         desired: None,
         unreached: Vec::new(),
@@ -346,6 +355,9 @@ fn each_end_measures_a_link_and_only_this_node_knows_what_carries_it() {
     shown.sort();
     assert_eq!(shown, [(false, ""), (true, "tcp")]);
     assert!(links.iter().all(|l| l.rtt_ms == Some(0.25)), "{links:?}");
+    let loss = |from: u8| links.iter().find(|l| l.from == node(from).to_full()).and_then(|l| l.loss);
+    let lost = api::LossView { share: 0.02, packets: 50, window_s: 60 };
+    assert_eq!((loss(1), loss(2)), (Some(lost), None), "of the last minute, and only where it is counted");
 }
 
 #[test]

@@ -12,11 +12,12 @@ use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
 use exo_stdx::unix_ms;
-use exo_types::{DeviceId, DeviceKind, DeviceState, NodeFacts, NodeId, Time, TypeRates};
+use exo_types::{DeviceId, DeviceKind, DeviceState, NodeFacts, NodeId, PacketCounts, Time, TypeRates};
 use tokio::sync::{broadcast, watch};
 
 use super::Engines;
 use super::ages::Ages;
+use super::packets::PacketWindows;
 use crate::NodeConfig;
 use crate::clock::Clock;
 use crate::compute::{Check, CheckError, Compute, Loss, ShardTarget, SystemState};
@@ -52,8 +53,7 @@ pub struct Devices {
     meters: Arc<Meters>,
     /// What this node downloads.
     pub pulls: Box<dyn Fn() -> Vec<PullView> + Send + Sync>,
-    /// To each member, as its connections have counted them.
-    pub lost_packets: BTreeMap<NodeId, u64>,
+    packets: PacketWindows,
 }
 
 impl Devices {
@@ -80,13 +80,18 @@ impl Devices {
             notices,
             meters: Arc::default(),
             pulls: Box::new(Vec::<PullView>::new),
-            lost_packets: BTreeMap::new(),
+            packets: PacketWindows::default(),
         }
     }
 
     /// What is counted as the node works, which is sampled with the devices.
     pub fn meters(&self) -> Arc<Meters> {
         self.meters.clone()
+    }
+
+    /// Packets to each member, as its connections have counted them by now.
+    pub fn count_packets(&mut self, counts: &BTreeMap<NodeId, PacketCounts>) {
+        self.packets.sample(self.clock.now().time, counts);
     }
 
     /// Posts an event each second until the loop has ended.
@@ -203,7 +208,7 @@ impl Devices {
             vitals,
             requests: self.meters.requests(),
             pulls: super::pulls::reports((self.pulls)()),
-            traffic: self.meters.traffic(&self.lost_packets),
+            traffic: self.meters.traffic(&self.packets),
         }
     }
 

@@ -149,6 +149,7 @@ impl Gathered<'_> {
             for (metric, count) in [
                 (names::LINK_SENT, link.sent_bytes),
                 (names::LINK_RECEIVED, link.received_bytes),
+                (names::LINK_PACKETS, link.sent_packets),
                 (names::LINK_LOST, link.lost_packets),
             ] {
                 count.into_iter().for_each(|count| samples.count(metric, labels.clone(), count));

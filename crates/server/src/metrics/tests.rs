@@ -58,6 +58,7 @@ fn node(id: &str, name: &str, peer: &str) -> NodeTelemetryView {
             received_bytes_per_s: Some(1e8),
             sent_bytes: Some(5),
             received_bytes: Some(6),
+            sent_packets: Some(8),
             lost_packets: Some(0),
         }],
         stages: vec![StageTelemetryView {
@@ -242,7 +243,7 @@ fn a_source_that_tells_nothing_makes_no_sample() {
     let mut quiet = node("aa", "desk", "bb");
     quiet.devices[0].sensors = SensorsView { temperature_c: Some(f32::NAN), ..SensorsView::default() };
     quiet.devices[0].throttled = None;
-    (quiet.battery, quiet.links[0].lost_packets) = (None, None);
+    (quiet.battery, quiet.links[0].sent_packets, quiet.links[0].lost_packets) = (None, None, None);
     (quiet.descriptors_open, quiet.descriptors_max) = (None, None);
     let shown = text(&Scope::Cluster, &cluster(vec![quiet, node("bb", "attic", "aa")]));
     for absent in [
@@ -250,6 +251,7 @@ fn a_source_that_tells_nothing_makes_no_sample() {
         "power_watts",
         "throttled",
         "battery_charge_ratio",
+        "sent_packets_total",
         "lost_packets_total",
         "open_fds",
         "max_fds",

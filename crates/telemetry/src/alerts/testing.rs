@@ -57,6 +57,7 @@ pub fn link(peer: &str) -> LinkTelemetryView {
         received_bytes_per_s: None,
         sent_bytes: Some(1),
         received_bytes: Some(2),
+        sent_packets: None,
         lost_packets: None,
     }
 }

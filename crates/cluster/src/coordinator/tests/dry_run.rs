@@ -3,7 +3,7 @@
 use exo_types::{DiskRoom, ModelId};
 
 use super::*;
-use crate::wire::PlannerInputs;
+use crate::wire::{DeviceReport, PlannerInputs};
 use crate::{DryRunError, dry_run};
 
 const MODEL_BYTES: u64 = 400 << 20;
@@ -54,6 +54,46 @@ fn inputs(bench: &mut Bench, request: &InstanceRequest) -> PlannerInputs {
         _ => None,
     });
     found.expect("it leads")
+}
+
+/// What a member that only plans finds where node `n` says whether it is throttled: parts of the two nodes'
+/// speed, the reasons, and the node that is chosen.
+fn plans_beside_heat(bench: &mut Bench, n: u8, throttled: bool) -> ([u32; 2], [String; 2], NodeId) {
+    let mut hot = report(n, PLENTY);
+    hot.devices = vec![DeviceReport {
+        device: DeviceId::cpu(),
+        state: exo_types::DeviceState::Usable,
+        reason: String::new(),
+        monitor: exo_types::Monitor { throttled: Some(throttled), ..Default::default() },
+    }];
+    bench.report(n, hot);
+    let request = InstanceRequest { holders: vec![node(1), node(2)], ..request() };
+    let inputs = inputs(bench, &request);
+    let asked = inputs.request(&request, Vec::new(), Vec::new());
+    let percent = [0, 1].map(|at: usize| asked.devices[at].thermal_percent);
+    let plan = dry_run(&inputs, asked, &|| false).expect("it fits").plan;
+    let reasons = [0, 1].map(|at: usize| plan.reasons[at].text.clone());
+    (percent, reasons, plan.stages[0].leader().node)
+}
+
+#[test]
+fn a_device_that_has_been_throttled_for_half_a_minute_counts_less_in_plans_and_they_say_so() {
+    let mut bench = Bench::new(2);
+    let is_told = |reasons: [String; 2]| reasons.map(|text| text.contains("throttled: 70 % of its speed"));
+    let (_, _, first) = plans_beside_heat(&mut bench, 1, false);
+    // Of two alike it may be either.
+    let chosen = first.0[0];
+    let at = usize::from(chosen) - 1;
+    bench.now = Time::from_millis(1_000);
+    let (percent, reasons, _) = plans_beside_heat(&mut bench, chosen, true);
+    assert_eq!((percent, is_told(reasons)), ([100, 100], [false, false]), "a moment");
+    bench.now = Time::from_millis(31_000);
+    let (percent, reasons, then) = plans_beside_heat(&mut bench, chosen, true);
+    assert_eq!((percent[at], percent[1 - at]), (70, 100));
+    assert!(is_told(reasons.clone())[at] && !is_told(reasons.clone())[1 - at], "{reasons:?}");
+    assert_ne!(then, first, "the other one is faster now");
+    bench.now = Time::from_millis(32_000);
+    assert_eq!(plans_beside_heat(&mut bench, chosen, false).0, [100, 100], "it has cooled down");
 }
 
 /// What it finds: where the stages are, and what is unloaded; or why nothing.

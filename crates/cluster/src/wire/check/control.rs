@@ -205,7 +205,12 @@ impl Check for LinkReport {
         ensure(
             self.inbound.is_none_or(|inbound| plausible.contains(&inbound.bytes_per_s)),
             "a bandwidth is zero, or above 10^11 bytes per second",
-        )
+        )?;
+        let Some(traffic) = &self.traffic else { return Ok(()) };
+        let recent = traffic.recent_packets.map(|recent| recent.counts);
+        let mut all = traffic.packets.into_iter().chain(recent);
+        ensure(all.all(|packets| packets.lost <= packets.sent), "more packets are lost than were sent")?;
+        ensure(recent.is_none_or(|recent| recent.sent > 0), "a part of no packets is lost")
     }
 }
 
@@ -280,8 +285,9 @@ impl Check for PlannerInputs {
         // The planner makes tables of all pairs.
         let nodes: BTreeSet<NodeId> = self.devices.iter().map(|device| device.node).collect();
         at_most("nodes", nodes.len(), MEMBERS_MAX)?;
-        for PlannerDevice { node_name, facts, excluded, .. } in &self.devices {
+        for PlannerDevice { node_name, facts, thermal_percent, excluded, .. } in &self.devices {
             text("bytes of a node's name", node_name)?;
+            ensure((1..=100).contains(thermal_percent), "a part of a speed is not from 1 to 100 %")?;
             if let Some(DeviceExclusion::Unsupported(reason)) = excluded {
                 text("bytes of a reason", reason)?;
             }
