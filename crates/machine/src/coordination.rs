@@ -475,6 +475,7 @@ impl NodeMachine {
                 jitter_us: us(jitter),
                 inbound: self.bandwidths.of(now, *node),
                 traffic: self.samples.measured.traffic.get(node).copied(),
+                is_wireless: self.samples.measured.wireless.get(node).copied(),
             })
         });
         let mut facts = self.samples.facts.clone();

@@ -73,6 +73,7 @@ impl NodeMachine {
             descriptors_max: vitals.descriptors_max,
             battery: vitals.battery_percent.map(|percent| f64::from(percent) / 100.0),
             mains_power: facts.and_then(|f| f.mains_power),
+            multicast_heard: vitals.multicast_heard,
             transfers: vitals.transfers,
             transferred_bytes: vitals.transferred_bytes,
             unreached: report
@@ -145,6 +146,7 @@ impl NodeMachine {
             sent_bytes: link.traffic.map(|traffic| traffic.sent_bytes),
             received_bytes: link.traffic.map(|traffic| traffic.received_bytes),
             lost_packets: link.traffic.and_then(|traffic| traffic.lost_packets),
+            is_wireless: link.is_wireless,
         };
         report.links.iter().map(view).collect()
     }

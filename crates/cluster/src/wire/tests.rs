@@ -153,6 +153,7 @@ fn full_report() -> NodeReport {
         jitter_us: 1,
         inbound: None,
         traffic: None,
+        is_wireless: Some(true),
     }];
     full.unreached = vec![node(3)];
     full.instance_failures =

@@ -234,6 +234,7 @@ fn report(n: u8) -> NodeReport {
             jitter_us: 20,
             inbound: None,
             traffic: None,
+            is_wireless: None,
         }],
         desired: None,
         unreached: Vec::new(),
