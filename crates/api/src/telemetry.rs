@@ -74,6 +74,10 @@ pub struct NodeTelemetryView {
     pub battery: Option<f64>,
     /// Whether it runs on mains power.
     pub mains_power: Option<bool>,
+    /// Whether multicast that it sends comes back to it; `null` where it looks for no other nodes, or is on
+    /// no network where that can be tried.
+    #[serde(default)]
+    pub multicast_heard: Option<bool>,
     /// Fetches of model files that run.
     pub transfers: u32,
     /// Bytes of model files fetched since its process began.
@@ -174,6 +178,9 @@ pub struct LinkTelemetryView {
     pub sent_packets: Option<u64>,
     /// Of these, packets lost on the way. TCP is in neither: the system repairs its losses unseen.
     pub lost_packets: Option<u64>,
+    /// Whether it runs over a radio of the node, as far as the node's system tells (Linux).
+    #[serde(default)]
+    pub is_wireless: Option<bool>,
 }
 
 /// Measurements of one shard.

@@ -135,6 +135,7 @@ impl Driver {
     pub fn handle(&mut self, now: Time, input: DriverInput) -> Vec<DriverOutput> {
         let mut out = Vec::new();
         if self.over {
+            tracing::trace!(sequence = %self.sequence(), "news for a driver that is over");
             return out;
         }
         match input {

@@ -317,11 +317,16 @@ impl Scheduler {
         }
     }
 
-    /// Sequences of a driver that cannot be told anything end in silence.
+    /// Sequences of a driver that cannot be told anything end, and only the log says so.
     fn forget_driver(&mut self, node: NodeId) {
+        let queued = self.queue.len();
         self.queue.remove_driver(node);
+        let queued = queued - self.queue.len();
         let orphans = self.running.iter().filter(|(_, r)| r.driver == node);
         let orphans: Vec<SequenceId> = orphans.map(|(&sequence, _)| sequence).collect();
+        if queued + orphans.len() > 0 {
+            tracing::trace!(driver = %node, queued, running = orphans.len(), "sequences of a driver that is gone end");
+        }
         for sequence in orphans {
             self.release(sequence);
         }

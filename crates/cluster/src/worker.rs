@@ -153,7 +153,7 @@ impl Worker {
 
     /// An action succeeded, if it is the one under way.
     fn advance(&mut self, now: Time, engine: EngineId, from: &Phase, to: Phase) {
-        let Some(entry) = self.entry(engine) else { return };
+        let Some(entry) = self.entry(engine) else { return unknown(engine) };
         if std::mem::discriminant(&entry.phase) != std::mem::discriminant(from) {
             return tracing::trace!(engine = engine.0, phase = ?entry.phase, got = ?to, "the end of an action that is not under way");
         }
@@ -168,7 +168,7 @@ impl Worker {
 
     /// Only bytes that grow put the deadline off, and a wait that the hub asks for.
     fn progress(&mut self, now: Time, engine: EngineId, (done, total): (u64, u64), wait_s: u32) {
-        let Some(entry) = self.entry(engine) else { return };
+        let Some(entry) = self.entry(engine) else { return unknown(engine) };
         if let Phase::FetchingChunks { hub_wait_s, .. } = &mut entry.phase {
             *hub_wait_s = wait_s;
         }
@@ -185,7 +185,9 @@ impl Worker {
 
     /// What the device would not take, or the disk has no room for, is counted besides.
     fn failed(&mut self, now: Time, engine: EngineId, why: LoadFailure) {
-        let Some(entry) = self.entry(engine).filter(|entry| !entry.phase.is_idle()) else { return };
+        let Some(entry) = self.entry(engine).filter(|entry| !entry.phase.is_idle()) else {
+            return tracing::trace!(engine = engine.0, ?why, "a failure of an action that is not under way");
+        };
         let is_coming = matches!(entry.phase, Phase::FetchingChunks { .. } | Phase::Loading { .. });
         entry.failed_loads = entry.failed_loads.saturating_add(u32::from(is_coming && why.is_refusal()));
         self.begin_again(now, engine, why);
@@ -199,7 +201,7 @@ impl Worker {
     /// engine.
     fn begin_again(&mut self, now: Time, engine: EngineId, why: LoadFailure) {
         let (config, next) = (self.config, EngineId(self.engine_last.0 + 1));
-        let Some(entry) = self.entry(engine) else { return };
+        let Some(entry) = self.entry(engine) else { return unknown(engine) };
         if entry.phase != Phase::Unloading {
             note_failure(entry, now, &config, why);
         }
@@ -244,6 +246,10 @@ impl Worker {
             }
         }
     }
+}
+
+fn unknown(engine: EngineId) {
+    tracing::trace!(engine = engine.0, "news of a shard that is not here");
 }
 
 /// Doubles the wait with each failure in a row.

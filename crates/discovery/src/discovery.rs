@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use mdns_sd::{
 use tokio::sync::mpsc;
 
 use crate::announcement::{Announced, Announcement, FoundNode, TXT_ID, judge, named_node};
-use crate::interfaces::{Interface, InterfaceReach, local_interfaces, probe_multicast};
+use crate::interfaces::{Interface, InterfaceReach, answers_at, local_interfaces, probe_multicast};
 use crate::remembered::Remembered;
 
 /// The service every node announces.
@@ -54,17 +54,6 @@ pub struct Options {
     pub listen: SocketAddr,
     /// What to say of it: short keys and values, 128 bytes together. `id` is taken.
     pub txt: BTreeMap<String, String>,
-}
-
-impl Options {
-    /// Whether a peer that dials this address of the machine reaches the node.
-    fn answers_at(&self, ip: IpAddr) -> bool {
-        match self.listen.ip() {
-            IpAddr::V4(listen) if listen.is_unspecified() => ip.is_ipv4(),
-            IpAddr::V6(listen) if listen.is_unspecified() => true,
-            listen => listen == ip,
-        }
-    }
 }
 
 /// Discovery could not start. The caller goes on without: peers are then given by address.
@@ -188,8 +177,8 @@ fn start_daemon(
 ) -> mdns_sd::Result<(ServiceDaemon, Receiver<ServiceEvent>)> {
     let daemon = ServiceDaemon::new()?;
     daemon.set_ip_check_interval(NETWORK_CHECK_S)?;
-    let unused = options.clone();
-    let unused = IfPredicate::new(move |interface| !unused.answers_at(interface.ip()));
+    let listen = options.listen.ip();
+    let unused = IfPredicate::new(move |interface| !answers_at(listen, interface.ip()));
     daemon.disable_interface(IfKind::Predicate(unused))?;
     let events = daemon.browse(SERVICE_TYPE)?;
     daemon.register(info)?;
@@ -237,7 +226,7 @@ fn full_name(node: NodeId) -> String {
 
 fn usable(options: &Options) -> Result<Vec<Interface>, DiscoveryError> {
     let mut all = local_interfaces().map_err(DiscoveryError::Interfaces)?;
-    all.retain(|i| options.answers_at(i.ip));
+    all.retain(|i| answers_at(options.listen.ip(), i.ip));
     Ok(all)
 }
 

@@ -2,9 +2,12 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
 use std::time::Duration;
 
 use exo_types::Network;
+
+use crate::wireless;
 
 /// The group of mDNS.
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
@@ -48,6 +51,16 @@ impl Interface {
     pub fn network(&self) -> Network {
         Network { ip: self.ip, prefix_len: self.prefix_len }
     }
+
+    /// Whether it is a radio, as the system whose files are below `root` tells; `None` where it does not.
+    pub fn is_wireless(&self, root: &Path) -> Option<bool> {
+        wireless::is_wireless(root, &self.name)
+    }
+
+    /// Whether it leads to other machines, and multicast there can be probed.
+    pub fn is_probed_beyond(&self) -> bool {
+        self.ip.is_ipv4() && !self.ip.is_loopback()
+    }
 }
 
 impl From<if_addrs::Interface> for Interface {
@@ -80,6 +93,28 @@ fn is_public(ip: Ipv4Addr) -> bool {
     let is_special = (a, b, c) == (192, 0, 0) || (a == 198 && b & 0xfe == 18) || a == 0 || a >= 224;
     let is_local = ip.is_private() || ip.is_loopback() || ip.is_link_local();
     !(is_local || ip.is_documentation() || is_shared || is_special)
+}
+
+/// Whether a peer that dials this address of the machine reaches a node that listens on `listen`.
+pub(crate) fn answers_at(listen: IpAddr, ip: IpAddr) -> bool {
+    match listen {
+        IpAddr::V4(listen) if listen.is_unspecified() => ip.is_ipv4(),
+        IpAddr::V6(listen) if listen.is_unspecified() => true,
+        listen => listen == ip,
+    }
+}
+
+/// Whether multicast that is sent from the addresses of a node which listens on `listen` comes back on any
+/// network that leads to other machines; `None` where there is none that can be probed. Takes 0.1 s per
+/// address where it does not.
+pub fn is_multicast_heard(listen: IpAddr) -> Option<bool> {
+    let mut beyond = local_interfaces().ok()?;
+    beyond.retain(|interface| interface.is_probed_beyond() && answers_at(listen, interface.ip));
+    is_any_heard(&probe_multicast(&beyond))
+}
+
+fn is_any_heard(reach: &[InterfaceReach]) -> Option<bool> {
+    (!reach.is_empty()).then(|| reach.iter().any(|reach| reach.multicast))
 }
 
 /// Looks on which of this machine's addresses multicast works, without announcing anything. Takes 0.1 s per
@@ -161,6 +196,24 @@ mod tests {
         let public =
             "1.1.1.1 100.63.0.1 100.128.0.1 172.32.0.1 192.0.1.1 192.169.0.1 198.17.0.1 198.20.0.1 223.1.1.1";
         assert!(public.split_whitespace().all(|ip| is_public(ip.parse().unwrap())));
+    }
+
+    #[test]
+    fn multicast_is_heard_where_one_network_carries_it_and_unknown_where_none_can_be_probed() {
+        let reach = |multicast| InterfaceReach { interface: interface("10.0.0.1/24"), multicast };
+        assert_eq!(is_any_heard(&[reach(false), reach(true)]), Some(true));
+        assert_eq!(is_any_heard(&[reach(false), reach(false)]), Some(false));
+        assert_eq!(is_any_heard(&[]), None);
+        let is_probed = |text| interface(text).is_probed_beyond();
+        assert!(is_probed("10.0.0.1/24") && !is_probed("127.0.0.1/8") && !is_probed("fd00::2/64"));
+        assert_eq!(is_multicast_heard([127, 0, 0, 1].into()), None, "a node that only this machine reaches");
+    }
+
+    #[test]
+    fn a_node_answers_at_the_addresses_that_it_listens_on() {
+        let at = |listen: &str, ip: &str| answers_at(listen.parse().unwrap(), ip.parse().unwrap());
+        assert!(at("::", "10.0.0.1") && at("::", "fd00::2") && at("0.0.0.0", "10.0.0.1"));
+        assert!(at("10.0.0.1", "10.0.0.1") && !at("10.0.0.1", "10.0.0.2") && !at("0.0.0.0", "fd00::2"));
     }
 
     #[test]

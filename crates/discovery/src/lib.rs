@@ -18,8 +18,9 @@ mod interfaces;
 mod marks;
 mod remembered;
 mod surroundings;
+mod wireless;
 
 pub use announcement::{FoundNode, Source};
 pub use discovery::{Discovery, DiscoveryError, Options, UpdateError};
-pub use interfaces::{Interface, InterfaceReach, local_interfaces, probe};
+pub use interfaces::{Interface, InterfaceReach, is_multicast_heard, local_interfaces, probe};
 pub use surroundings::Surroundings;

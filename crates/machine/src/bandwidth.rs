@@ -114,7 +114,7 @@ impl Bandwidths {
         let before = peer.good.map_or(bytes_per_s, |good| good.bytes_per_s);
         // Weights that wait for a disk say only that the link is not slower.
         if !received.is_burst && !is_old && bytes_per_s < before {
-            return;
+            return tracing::trace!(peer = %from, bytes_per_s, before, "weights that came slower than the link is");
         }
         if is_leap(before, bytes_per_s) && peer.refused < REFUSED_MAX {
             peer.refused += 1;

@@ -475,6 +475,7 @@ impl NodeMachine {
                 jitter_us: us(jitter),
                 inbound: self.bandwidths.of(now, *node),
                 traffic: self.samples.measured.traffic.get(node).copied(),
+                is_wireless: self.samples.measured.wireless.get(node).copied(),
             })
         });
         let mut facts = self.samples.facts.clone();
@@ -589,6 +590,9 @@ impl NodeMachine {
         }
         tracing::trace!(peer = %from, %epoch, own = ?self.leader, "a command of an epoch that is not followed yet");
         if !is_same {
+            if let Some(EarlyCommands { epoch, from, .. }) = &self.early_commands {
+                tracing::trace!(peer = %from, %epoch, "commands that wait make room for those of a later epoch");
+            }
             self.early_commands = Some(EarlyCommands { epoch, from, desired: None, instances: None });
         }
         self.early_commands.as_mut()

@@ -422,6 +422,8 @@ pub struct SampledMeasures {
     pub pulls: Vec<PullReport>,
     /// Bytes to and from members.
     pub traffic: BTreeMap<NodeId, Traffic>,
+    /// Whether the data link to a member runs over a radio of this machine, where the system tells.
+    pub wireless: BTreeMap<NodeId, bool>,
 }
 
 /// A node that discovery saw, or sees no more.

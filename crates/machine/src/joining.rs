@@ -405,8 +405,11 @@ impl Joining {
             // Anybody can say goodbye in another's name. Who has just proven its key is gone when it does not
             // answer.
             let is_proven = |at: Time| ctx.now.time.since(at) < PROOF_LASTS;
-            if self.strangers.get(&node).is_some_and(|s| !s.proven.is_some_and(is_proven)) {
-                self.strangers.remove(&node);
+            match self.strangers.get(&node) {
+                Some(stranger) if stranger.proven.is_some_and(is_proven) => {
+                    tracing::trace!(peer = %node, "a goodbye in the name of who has just proven its key");
+                }
+                _ => drop(self.strangers.remove(&node)),
             }
         } else {
             let is_member = ctx.members.contains(&node);
@@ -417,6 +420,8 @@ impl Joining {
             }
             if is_member && self.member_dials.take(ctx.now.time) {
                 out.push(JoiningOutput::Learn { node, addresses, is_vouched: false });
+            } else if is_member {
+                tracing::trace!(peer = %node, ?addresses, "too many addresses of members are announced");
             }
         }
         self.advance(ctx, out);

@@ -170,6 +170,7 @@ impl NodeMachine {
     /// Takes in what happened and says what to do, in order. `now` never runs backwards.
     pub fn handle(&mut self, now: Now, input: Input) -> Vec<Effect> {
         if self.is_stopping {
+            tracing::trace!("an input behind the end");
             return Vec::new();
         }
         let before = self.now;
@@ -615,7 +616,13 @@ impl NodeMachine {
             JoiningOutput::Effect(effect) => self.out.push(effect),
             JoiningOutput::Act { admission, act } => self.change_members(ActAsker::Admission(admission), act),
             JoiningOutput::Learn { node, mut addresses, is_vouched } => {
-                addresses.retain(|address| is_vouched || self.is_on_link(*address));
+                addresses.retain(|address| {
+                    let is_taken = is_vouched || self.is_on_link(*address);
+                    if !is_taken {
+                        tracing::trace!(peer = %node, %address, "an address on none of this machine's networks");
+                    }
+                    is_taken
+                });
                 self.links.learn(node, &addresses);
                 self.links.hurry(node);
             }

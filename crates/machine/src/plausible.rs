@@ -81,6 +81,7 @@ mod tests {
             jitter_us: 9,
             inbound,
             traffic: None,
+            is_wireless: None,
         }]
     }
 

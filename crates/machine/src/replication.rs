@@ -419,6 +419,8 @@ impl NodeMachine {
             let leads = self.is_leading() && self.leads_soon.is_none();
             if leads || question == LogQuestion::CatchUp {
                 self.answer_log(from, question, head);
+            } else {
+                tracing::trace!(peer = %from, ?question, %head, "asked for the log of a node that leads no more");
             }
         }
     }

@@ -235,7 +235,9 @@ impl NodeMachine {
     }
 
     pub(crate) fn feed_driver(&mut self, id: SequenceId, input: DriverInput) {
-        let Some(entry) = self.drivers.get_mut(&id) else { return };
+        let Some(entry) = self.drivers.get_mut(&id) else {
+            return tracing::trace!(request = %id.request, index = id.index, "news for a request that is over");
+        };
         for output in entry.driver.handle(self.awake.now(), input) {
             self.driver_output(id, output);
         }

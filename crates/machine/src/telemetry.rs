@@ -73,6 +73,7 @@ impl NodeMachine {
             descriptors_max: vitals.descriptors_max,
             battery: vitals.battery_percent.map(|percent| f64::from(percent) / 100.0),
             mains_power: facts.and_then(|f| f.mains_power),
+            multicast_heard: vitals.multicast_heard,
             transfers: vitals.transfers,
             transferred_bytes: vitals.transferred_bytes,
             unreached: report
@@ -146,6 +147,7 @@ impl NodeMachine {
             received_bytes: link.traffic.map(|traffic| traffic.received_bytes),
             sent_packets: link.traffic.and_then(|traffic| Some(traffic.packets?.sent)),
             lost_packets: link.traffic.and_then(|traffic| Some(traffic.packets?.lost)),
+            is_wireless: link.is_wireless,
         };
         report.links.iter().map(view).collect()
     }

@@ -101,6 +101,7 @@ impl Membership {
     /// Takes one input at `now` (which never runs backwards) and says what to do, in order.
     pub fn handle(&mut self, now: Time, input: Input) -> Vec<Output> {
         if self.ended {
+            tracing::trace!(?input, "an input behind the goodbye");
             return Vec::new();
         }
         self.pass_time(now);
@@ -245,8 +246,9 @@ impl Membership {
 
     fn with_peer(&mut self, node: NodeId, change: impl Fn(&mut Peer, Time)) {
         let now = self.now;
-        if let Some(peer) = self.peers.get_mut(&node) {
-            change(peer, now);
+        match self.peers.get_mut(&node) {
+            Some(peer) => change(peer, now),
+            None => tracing::trace!(peer = %node, "news of the link to who is no member"),
         }
     }
 

@@ -61,8 +61,11 @@ impl Membership {
     fn hear_coordinator(&mut self, epoch: Option<Epoch>, leading: bool) {
         match epoch {
             Some(epoch) if leading && Some(epoch) > self.epoch => self.adopt(epoch),
-            _ if !leading && epoch >= self.epoch => self.lose_coordinator(),
-            _ => {} // the lease is renewed, or the message is older than the epoch
+            _ if epoch < self.epoch => {
+                tracing::trace!(?epoch, own = ?self.epoch, leading, "the coordinator's word of an epoch that is over");
+            }
+            _ if !leading => self.lose_coordinator(),
+            _ => {} // the lease is renewed
         }
     }
 

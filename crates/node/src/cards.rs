@@ -1,6 +1,7 @@
 //! Looks now and then whether graphics cards appeared or vanished, and at what else the system shows:
 //! sensors, memory, disk, battery.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +19,18 @@ use crate::host::Host;
 
 /// A person who plugs a card in waits about as long.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// In one of so many looks, multicast is sent: every half minute.
+const LOOKS_PER_PROBE: u32 = 6;
 
 /// Tells the loop of every change below `root`, and of the sensors of the processor and of the cards at the
-/// addresses, until the node has ended.
+/// addresses, until the node has ended. For a node that looks for others and listens on `found_at`, whether
+/// its multicast comes back is told, too.
 pub fn watch(
     root: PathBuf,
     data_dir: PathBuf,
     cards: Vec<String>,
     host: Arc<dyn Host>,
+    found_at: Option<IpAddr>,
     events: EventSender,
     ended: watch::Receiver<bool>,
 ) {
@@ -37,6 +42,7 @@ pub fn watch(
             cards,
             host,
             meter: ProcessorMeter::default(),
+            multicast: found_at.map(MulticastProbe::new),
         };
         let Ok(watcher) = tokio::task::spawn_blocking(looking).await else { return };
         let tell = move |event| events.post(Event::Device(event));
@@ -51,6 +57,28 @@ struct SystemWatcher {
     host: Arc<dyn Host>,
     watch: CardWatch,
     meter: ProcessorMeter,
+    multicast: Option<MulticastProbe>,
+}
+
+/// Whether multicast of a node that listens on an address comes back to it, asked now and then.
+struct MulticastProbe {
+    listen: IpAddr,
+    looks: u32,
+    is_heard: Option<bool>,
+}
+
+impl MulticastProbe {
+    fn new(listen: IpAddr) -> Self {
+        Self { listen, looks: 0, is_heard: None }
+    }
+
+    fn look(&mut self) -> Option<bool> {
+        if self.looks.is_multiple_of(LOOKS_PER_PROBE) {
+            self.is_heard = exo_discovery::is_multicast_heard(self.listen);
+        }
+        self.looks = self.looks.wrapping_add(1);
+        self.is_heard
+    }
 }
 
 impl SystemWatcher {
@@ -64,6 +92,7 @@ impl SystemWatcher {
             disk_free_bytes: ballast::free_bytes(&self.data_dir),
             descriptors: exo_device::descriptors(&self.root),
             battery_percent: exo_device::battery_percent(&self.root),
+            multicast_heard: self.multicast.as_mut().and_then(MulticastProbe::look),
             system: Some(SystemState::of(self.host.as_ref())),
             cards: self.cards.iter().map(sense).collect(),
         };
@@ -129,6 +158,7 @@ mod tests {
             host: Arc::new(crate::SystemHost),
             cards: vec!["0000:05:00.0".to_owned()],
             watch: CardWatch::new(root.path()),
+            multicast: None,
         };
         let tell = move |event| drop(told.send(event));
         let task = tokio::spawn(watch_every(Duration::from_millis(20), watcher, tell, ended));

@@ -3,6 +3,8 @@
 mod card;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use exo_accelerators::{Candidate, CardSelection, DeviceAsk, DeviceInfo, Ranking, chain, open_all};
@@ -54,6 +56,8 @@ pub struct Sensed {
     pub descriptors: Option<exo_device::Descriptors>,
     /// Charge of the machine's battery.
     pub battery_percent: Option<u8>,
+    /// Whether multicast of this node comes back to it, where it looks for others.
+    pub multicast_heard: Option<bool>,
     /// By PCI address.
     pub cards: BTreeMap<String, Monitor>,
     /// What the system says of machine and process, once it was asked.
@@ -67,6 +71,8 @@ pub struct SystemState {
     pub process_bytes: Option<u64>,
     /// Empty where the system does not tell.
     pub networks: Vec<Network>,
+    /// By address of this machine: whether its interface is a radio, where the system tells.
+    pub wireless: BTreeMap<IpAddr, bool>,
 }
 
 impl SystemState {
@@ -74,7 +80,10 @@ impl SystemState {
     pub fn of(host: &dyn Host) -> Self {
         let interfaces = exo_discovery::local_interfaces().unwrap_or_default();
         let networks = interfaces.iter().map(Interface::network).collect();
-        Self { mains_power: host.mains_power(), process_bytes: host.process_bytes(), networks }
+        let is_wireless =
+            |interface: &Interface| Some((interface.ip, interface.is_wireless(Path::new("/"))?));
+        let wireless = interfaces.iter().filter_map(is_wireless).collect();
+        Self { mains_power: host.mains_power(), process_bytes: host.process_bytes(), networks, wireless }
     }
 }
 

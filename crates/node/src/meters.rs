@@ -2,6 +2,7 @@
 //! fetches. The loop reads it once a second; whoever counts waits for nobody.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -36,6 +37,8 @@ pub struct Meters {
 pub struct LinkMeter {
     sent: AtomicU64,
     received: AtomicU64,
+    /// The address of this machine that the last data link to it runs over.
+    local: Mutex<Option<IpAddr>>,
 }
 
 impl LinkMeter {
@@ -45,6 +48,11 @@ impl LinkMeter {
 
     pub fn received(&self, bytes: u64) {
         self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A data link stands, over this address of the machine.
+    pub fn runs_over(&self, local: Option<IpAddr>) {
+        *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;
     }
 }
 
@@ -101,6 +109,17 @@ impl Meters {
             recent_packets: packets.recent(node),
         };
         links.iter().map(|(node, meter)| (*node, traffic(node, meter))).collect()
+    }
+
+    /// Whether the data link to each member runs over a radio of this machine, as far as that is known of the
+    /// machine's addresses.
+    pub fn wireless(&self, by_address: &BTreeMap<IpAddr, bool>) -> BTreeMap<NodeId, bool> {
+        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_wireless = |meter: &LinkMeter| {
+            let local = *meter.local.lock().unwrap_or_else(PoisonError::into_inner);
+            by_address.get(&local?).copied()
+        };
+        links.iter().filter_map(|(node, meter)| Some((*node, is_wireless(meter)?))).collect()
     }
 
     /// Requests by model.
@@ -256,6 +275,17 @@ mod tests {
             left_out_messages: 0,
             left_out_tools: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_link_is_wireless_by_the_address_that_it_runs_over_and_unknown_without_one() {
+        let [radio, cable, unknown] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
+        let (meters, by_address) = (Meters::default(), BTreeMap::from([(radio, true), (cable, false)]));
+        for (number, local) in (1..).zip([Some(radio), Some(cable), Some(unknown), None]) {
+            meters.link(NodeId([number; 32])).runs_over(local);
+        }
+        let expected = BTreeMap::from([(NodeId([1; 32]), true), (NodeId([2; 32]), false)]);
+        assert_eq!(meters.wireless(&by_address), expected);
     }
 
     fn watch(meters: &Arc<Meters>, model: &str) -> RequestWatch {

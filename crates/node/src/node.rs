@@ -134,6 +134,7 @@ impl Node {
         });
         let own = own_facts(hands.library.clone(), downloads.lister());
         hands.devices.pulls = Box::new(downloads.lister());
+        let found_at = config.discovery.then(|| listen.ip());
         let facade = NodeFacade {
             node: events.clone(),
             draft,
@@ -160,7 +161,8 @@ impl Node {
             run_loop.run(first, inbox, stopped).await;
             let _ = end.send(true);
         });
-        crate::cards::watch(PathBuf::from("/"), data_dir.clone(), cards, host, events.clone(), ended.clone());
+        let (root, data) = (PathBuf::from("/"), data_dir.clone());
+        crate::cards::watch(root, data, cards, host, found_at, events.clone(), ended.clone());
         Devices::keep_sampling(events.clone(), ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
         Self {

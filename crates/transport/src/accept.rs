@@ -1,7 +1,7 @@
 //! What both listeners and both diallers share, and the last steps that turn a proven stream into a channel.
 
 use std::any::Any;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,7 @@ pub(crate) struct EndpointState {
 pub(crate) struct Proven {
     pub(crate) peer: NodeId,
     pub(crate) remote: SocketAddr,
+    pub(crate) local: Option<IpAddr>,
     pub(crate) via: Transport,
     pub(crate) send: Box<dyn RawSend>,
     pub(crate) recv: Box<dyn AsyncRead + Send + Unpin>,
@@ -66,7 +67,7 @@ impl EndpointState {
 
     /// The accepting side's hello; queues the channel. Whatever goes wrong ends here, with a line in the log.
     pub(crate) async fn welcome(&self, proven: Proven) {
-        let Proven { peer, remote, via, .. } = proven;
+        let Proven { peer, remote, local, via, .. } = proven;
         let (mut writer, mut reader) = proven.halves();
         let (protocol, purpose) =
             match hello::answer(&mut writer, &mut reader, self.protocols, self.handshake_max).await {
@@ -80,7 +81,8 @@ impl EndpointState {
                     return;
                 }
             };
-        let channel = Channel { peer, remote, via, initiator: false, purpose, protocol, writer, reader };
+        let channel =
+            Channel { peer, remote, local, via, initiator: false, purpose, protocol, writer, reader };
         let taken = self.queue.send(Incoming::Channel(channel));
         match tokio::time::timeout(self.handshake_max, taken).await {
             Ok(Ok(())) => {}
@@ -94,12 +96,12 @@ impl EndpointState {
 
     /// The dialling side's hello.
     pub(crate) async fn greet(&self, proven: Proven, purpose: u8) -> Result<Channel, DialError> {
-        let Proven { peer, remote, via, .. } = proven;
+        let Proven { peer, remote, local, via, .. } = proven;
         let (mut writer, mut reader) = proven.halves();
         let ours = Hello { protocols: self.protocols, purpose };
         match hello::greet(&mut writer, &mut reader, ours).await {
             Ok(protocol) => {
-                Ok(Channel { peer, remote, via, initiator: true, purpose, protocol, writer, reader })
+                Ok(Channel { peer, remote, local, via, initiator: true, purpose, protocol, writer, reader })
             }
             Err(HelloError::Version { theirs }) => {
                 Err(DialError::Version { peer, ours: self.protocols, theirs })

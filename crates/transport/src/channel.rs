@@ -1,7 +1,7 @@
 //! What a connection gives: a channel to a proven peer, or the join exchange.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use exo_types::{NodeId, Transport};
 
@@ -14,6 +14,8 @@ pub struct Channel {
     pub peer: NodeId,
     /// From where.
     pub remote: SocketAddr,
+    /// The address of this machine that it runs over, where the system tells.
+    pub local: Option<IpAddr>,
     /// Over what.
     pub via: Transport,
     /// Whether this side dialled.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -114,12 +114,13 @@ fn admit(connection: Connection, shared: Arc<EndpointState>, admitted: &Admitted
         return;
     }
     tokio::spawn(async move {
-        let remote = connection.remote_address();
+        let (remote, local) = (connection.remote_address(), local_ip(&connection));
         while let Ok((send, recv)) = connection.accept_bi().await {
             let (shared, guard) = (shared.clone(), registration.clone());
             let proven = Proven {
                 peer,
                 remote,
+                local,
                 via: Transport::Quic,
                 send: Box::new(send),
                 recv: Box::new(recv),
@@ -156,6 +157,11 @@ impl Admitted {
         of_one.push((connection.clone(), Arc::downgrade(registration)));
         true
     }
+}
+
+/// An IPv4 address of a socket for both is one.
+fn local_ip(connection: &Connection) -> Option<IpAddr> {
+    connection.local_ip().map(|ip| ip.to_canonical())
 }
 
 fn proven_peer(connection: &Connection) -> Option<NodeId> {
@@ -220,7 +226,8 @@ impl Pool {
         let mut unanswered = ForgetUnlessKept { slot, connection: Some(connection.clone()) };
         let (send, recv) = connection.open_bi().await.map_err(|e| dial_error(addr, &e))?;
         let (send, recv) = (Box::new(send), Box::new(recv));
-        let proven = Proven { peer, remote: addr, via: Transport::Quic, send, recv, guard };
+        let local = local_ip(&connection);
+        let proven = Proven { peer, remote: addr, local, via: Transport::Quic, send, recv, guard };
         let outcome = shared.greet(proven, purpose).await;
         if outcome.is_ok() {
             unanswered.connection = None;

@@ -186,6 +186,7 @@ fn register(
     remote: SocketAddr,
     stream: TlsStream<TcpStream>,
 ) -> Option<Proven> {
+    let local = stream.get_ref().0.local_addr().ok().map(|local| local.ip().to_canonical());
     let wire = Arc::new(Wire(Mutex::new(stream)));
     let weak = Arc::downgrade(&wire);
     let kill = move || {
@@ -199,7 +200,8 @@ fn register(
     }
     let (keys, renewed) = (Keys::new(shared.renewal), shared.renewed.clone());
     let (send, recv) = (Box::new(TlsSend { wire: wire.clone(), keys, renewed }), Box::new(TlsRecv(wire)));
-    Some(Proven { peer, remote, via: Transport::Tcp, send, recv, guard: Arc::new(registration) })
+    let guard = Arc::new(registration);
+    Some(Proven { peer, remote, local, via: Transport::Tcp, send, recv, guard })
 }
 
 /// Low latency, and a dead peer noticed within seconds. Best effort: the connection works without.

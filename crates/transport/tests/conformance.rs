@@ -59,6 +59,10 @@ async fn both_ends_know_each_other(world: World) {
     assert_eq!((near.peer, near.remote, near.initiator), (b.node(), b.local_addr(), true));
     assert_eq!((far.peer, far.initiator, far.purpose), (a.node(), false, 7));
     assert_eq!((near.via, far.via, far.protocol), (world.kind.via(), world.kind.via(), 1));
+    if world.kind == Kind::Tcp {
+        let own = Some(b.local_addr().ip());
+        assert_eq!((near.local, far.local), (own, own), "QUIC tells a dialling end nothing");
+    }
 }
 
 async fn frames_arrive_in_order_and_whole(world: World) {

@@ -280,6 +280,24 @@ test("ended requests show where their time went, and lead to their log lines", a
   expect(shown.querySelector("a[href^='#/logs/41aa']")).not.toBeNull();
 });
 
+test("a request's stages are bars, with the same numbers in a table", async () => {
+  const shown = draw(Requests, "home");
+  await vi.waitFor(() => expect(shown.querySelectorAll("details")).toHaveLength(2));
+  expect(shown.querySelector("details table")).toBeNull();
+  for (const details of shown.querySelectorAll("details")) details.open = true;
+  await vi.waitFor(() => expect(shown.querySelectorAll("details table")).toHaveLength(2));
+  const [first, second] = shown.querySelectorAll("details");
+  const spoken = (details: Element) => [...details.querySelectorAll("[role=img]")].map((bar) => bar.getAttribute("aria-label"));
+  expect(spoken(first!)).toEqual([
+    "until the first token: stage 1: a1/cpu 120 ms, stage 2: b2/gpu0 210 ms, links, and waiting for other steps 30 ms",
+    "a token behind it, on average: stage 1: a1/cpu 13.1 ms, stage 2: b2/gpu0 9.6 ms, links, and waiting for other steps 1.21 ms",
+  ]);
+  expect(spoken(second!)[0]).toContain("until the first token: waits 300 ms, stage 1");
+  const cells = [...first!.querySelectorAll("tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent));
+  expect(cells[0]).toEqual(["stage 1: a1/cpu", "120 ms", "2.6 s", "13.1 ms"]);
+  expect(cells).toHaveLength(3);
+});
+
 test("the last hour is told in words beside its pictures", async () => {
   const shown = draw(Metrics, "home");
   await vi.waitFor(() => expect(shown.textContent).toMatch(/Tokens per second now [\d.]+, between [\d.]+ and [\d.]+/));

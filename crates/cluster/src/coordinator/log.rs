@@ -59,7 +59,9 @@ impl Leading {
 
 impl Coordinator {
     pub(super) fn appended(&mut self, now: Time, append: AppendId, out: &mut Vec<CoordinatorOutput>) {
-        let Some(leading) = &mut self.leading else { return };
+        let Some(leading) = &mut self.leading else {
+            return tracing::trace!(append = append.0, "a write for a coordinator that leads no more");
+        };
         // The journal writes in order: an answer for a later append is also one for the earlier.
         let later = leading.appends.split_off(&AppendId(append.0 + 1));
         let durable = std::mem::replace(&mut leading.appends, later);
@@ -94,7 +96,13 @@ impl Coordinator {
         reason: &str,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let Some(leading) = &mut self.leading else { return };
+        let Some(leading) = &mut self.leading else {
+            return tracing::trace!(
+                append = append.0,
+                reason,
+                "a failed write for a coordinator that leads no more"
+            );
+        };
         let failed = leading.appends.split_off(&append);
         leading.planned = self.state.clone();
         for pending in leading.appends.values() {
@@ -110,14 +118,21 @@ impl Coordinator {
     }
 
     pub(super) fn replicated(&mut self, events: &[Event]) {
-        if self.leading.is_none() {
-            events.iter().for_each(|event| apply_durable(&mut self.state, event));
+        match &self.leading {
+            None => events.iter().for_each(|event| apply_durable(&mut self.state, event)),
+            Some(leading) => {
+                let (epoch, events) = (leading.epoch, events.len());
+                tracing::trace!(%epoch, events, "entries of another's log for who leads");
+            }
         }
     }
 
     pub(super) fn restored(&mut self, state: State) {
-        if self.leading.is_none() {
-            self.state = state;
+        match &self.leading {
+            None => self.state = state,
+            Some(leading) => {
+                tracing::trace!(epoch = %leading.epoch, "the state of another's log for who leads");
+            }
         }
     }
 

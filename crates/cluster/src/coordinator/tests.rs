@@ -43,7 +43,16 @@ fn placed(number: u32) -> PlacementId {
 /// A near node, from which so many bytes come in a second.
 fn line_from(peer: NodeId, bytes_per_s: u64) -> LinkReport {
     let inbound = Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 });
-    LinkReport { peer, rtt_us: 200, rtt_count: 9, rtt_age_ms: 0, jitter_us: 0, inbound, traffic: None }
+    LinkReport {
+        peer,
+        rtt_us: 200,
+        rtt_count: 9,
+        rtt_age_ms: 0,
+        jitter_us: 0,
+        inbound,
+        traffic: None,
+        is_wireless: None,
+    }
 }
 
 fn members(last: u8) -> CoordinatorInput {

@@ -95,7 +95,10 @@ impl Driver {
 
     /// Whether a message is not of a term that is over. Of a later one it says that the earlier are.
     fn is_in_term(&mut self, from: NodeId, got: Term) -> bool {
-        let Some(run) = &mut self.run else { return false };
+        let Some(run) = &mut self.run else {
+            tracing::trace!(%from, %got, "a message about a submission that has ended");
+            return false;
+        };
         if let Some(term) = run.term.filter(|term| got < *term) {
             tracing::trace!(%from, %got, %term, "a message of a term that is over");
             return false;

@@ -126,8 +126,11 @@ impl Scheduler {
         if let Some(each) = each {
             self.guess_cost.learn(each);
         }
-        if let Some(running) = self.running.get_mut(&sequence) {
-            running.drafted(text_len, tokens);
+        match self.running.get_mut(&sequence) {
+            Some(running) => running.drafted(text_len, tokens),
+            None => {
+                tracing::trace!(%sequence, tokens = tokens.len(), "guesses for a sequence that does not run")
+            }
         }
     }
 

@@ -192,7 +192,8 @@ impl Scheduler {
         for (ticket, part) in &flight.sampled {
             let sequence = part.sequence;
             let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == *ticket) else {
-                continue; // cancelled or failed meanwhile
+                tracing::trace!(%sequence, step = flight.step, "tokens of a sequence that was cancelled or failed meanwhile");
+                continue;
             };
             let Some(result) = by_sequence.get(&sequence).filter(|r| r.answers(part, self.config.vocab))
             else {

@@ -124,7 +124,10 @@ impl StageMachine {
         let scheduler = self.scheduler();
         let mut by_driver: BTreeMap<NodeId, Vec<TokenResult>> = BTreeMap::new();
         for result in &mut results {
-            let Some(open) = self.open.get(&result.sequence) else { continue };
+            let Some(open) = self.open.get(&result.sequence) else {
+                tracing::trace!(sequence = %result.sequence, step, "tokens of a sequence that is not open");
+                continue;
+            };
             result.attempt = open.attempt;
             if open.driver != scheduler {
                 by_driver

@@ -247,6 +247,8 @@ pub struct LinkReport {
     /// Bytes of frames sent to the other end and received from it since the process began, where they are
     /// counted.
     pub traffic: Option<Traffic>,
+    /// Whether it runs over a radio of the reporting node, where that one's system tells.
+    pub is_wireless: Option<bool>,
 }
 
 /// Bytes of frames of all links to one member since the process began.

@@ -57,6 +57,8 @@ pub struct NodeVitals {
     pub descriptors_max: Option<u32>,
     /// Charge of its battery.
     pub battery_percent: Option<u8>,
+    /// Whether multicast that it sends comes back to it, where it looks for other nodes.
+    pub multicast_heard: Option<bool>,
     /// Fetches of model files that run.
     pub transfers: u32,
     /// Bytes of model files fetched since its process began.

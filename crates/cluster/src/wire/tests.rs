@@ -155,6 +155,7 @@ fn full_report() -> NodeReport {
         jitter_us: 1,
         inbound: None,
         traffic: Some(Traffic { packets: Some(PacketCounts { sent: 2, lost: 1 }), ..Traffic::default() }),
+        is_wireless: Some(true),
     }];
     full.unreached = vec![node(3)];
     full.instance_failures =

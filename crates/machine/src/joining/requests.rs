@@ -118,7 +118,10 @@ impl Requests {
         self.refused.retain(|_, at| now.since(*at) < REFUSED_LASTS);
         if self.refused.len() >= REFUSED_MAX {
             let oldest = self.refused.iter().min_by_key(|(_, at)| **at).map(|(node, _)| *node);
-            oldest.map(|node| self.refused.remove(&node));
+            if let Some(oldest) = oldest {
+                tracing::trace!(peer = %oldest, max = REFUSED_MAX, "a refusal is forgotten before its hour");
+                self.refused.remove(&oldest);
+            }
         }
         self.refused.insert(node, now);
         Some(request.name)
@@ -150,6 +153,8 @@ impl Requests {
             let (name, words, told) = (name.to_owned(), words.to_owned(), is_told.then_some(now));
             let request = Request { name, listen, words, last_asked: now, told, is_admitted: false };
             self.all.insert(node, request);
+        } else {
+            tracing::trace!(peer = %node, max = REQUESTS_MAX, "no room to show one more who asks to join");
         }
         if is_told {
             return RequestNotice::Told;
@@ -186,7 +191,10 @@ impl Requests {
         let is_kept = |node: &NodeId| told.iter().any(|(_, kept)| kept == node);
         let others = self.all.iter().filter(|(node, request)| !request.is_admitted && !is_kept(node));
         let oldest = others.min_by_key(|(_, request)| request.last_asked).map(|(node, _)| *node);
-        oldest.map(|node| self.all.remove(&node));
+        if let Some(oldest) = oldest {
+            tracing::trace!(peer = %oldest, max = REQUESTS_MAX, "who asked to join makes room for who asks now");
+            self.all.remove(&oldest);
+        }
     }
 
     /// How many asked of whom nobody was told, once that is to be said.

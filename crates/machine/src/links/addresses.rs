@@ -57,11 +57,16 @@ impl Addresses {
     /// Another member says so: taken while there is room. Whether it is new.
     pub(super) fn hint(&mut self, node: NodeId, address: SocketAddr) -> bool {
         let Some(list) = self.list(node) else { return false };
-        let is_new = !list.contains(&address) && list.len() < ADDRESSES_MAX;
-        if is_new {
-            list.push(address);
+        if list.contains(&address) {
+            return false;
         }
-        is_new
+        let has_room = list.len() < ADDRESSES_MAX;
+        if has_room {
+            list.push(address);
+        } else {
+            tracing::trace!(peer = %node, %address, max = ADDRESSES_MAX, "no room for one more address of a node");
+        }
+        has_room
     }
 
     /// This address works: it is the first from now on. Whether it is new.

@@ -243,6 +243,7 @@ fn report(n: u8) -> NodeReport {
             jitter_us: 20,
             inbound: None,
             traffic: (n == 1).then(lossy),
+            is_wireless: None,
         }],
         desired: None,
         unreached: Vec::new(),

@@ -3,6 +3,7 @@
 //! machine.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -177,6 +178,7 @@ impl Devices {
         // Read every few seconds with the sensors, off this loop.
         let sensed = self.compute.last_sensed().system.clone();
         let system = sensed.unwrap_or_else(|| SystemState::of(self.host.as_ref()));
+        let measured = self.measured(&system.wireless);
         Samples {
             facts: NodeFacts { devices, mains_power: system.mains_power, ..self.facts.clone() },
             memory_bytes: memory_bytes.into_iter().collect(),
@@ -184,12 +186,12 @@ impl Devices {
             card_events: self.card_events.iter().cloned().collect(),
             process_bytes: system.process_bytes,
             networks: system.networks,
-            measured: self.measured(),
+            measured,
         }
     }
 
     /// What is only shown.
-    fn measured(&self) -> SampledMeasures {
+    fn measured(&self, wireless: &BTreeMap<IpAddr, bool>) -> SampledMeasures {
         let sensed = self.compute.last_sensed();
         let (transfers, transferred_bytes) = self.meters.transfers.now();
         let vitals = NodeVitals {
@@ -201,6 +203,7 @@ impl Devices {
             descriptors_open: sensed.descriptors.map(|descriptors| descriptors.open),
             descriptors_max: sensed.descriptors.map(|descriptors| descriptors.max),
             battery_percent: sensed.battery_percent,
+            multicast_heard: sensed.multicast_heard,
             transfers,
             transferred_bytes,
         };
@@ -209,6 +212,7 @@ impl Devices {
             requests: self.meters.requests(),
             pulls: super::pulls::reports((self.pulls)()),
             traffic: self.meters.traffic(&self.packets),
+            wireless: self.meters.wireless(wireless),
         }
     }
 

@@ -195,10 +195,13 @@ impl LinkHands {
         self.forget_ended();
         self.last = LinkId(self.last.0 + 1);
         let (link, peer, remote, via) = (self.last, channel.peer, channel.remote, channel.via);
+        let meter = self.meters.link(peer);
+        if purpose == Purpose::Data {
+            meter.runs_over(channel.local);
+        }
         let (queue, outgoing) = mpsc::channel(QUEUE_LEN_MAX);
         let closed = CancellationToken::new();
         let (writer, reader) = channel.split(limits_of(purpose));
-        let meter = self.meters.link(peer);
         let ends =
             tasks::Ends { link, peer, purpose, events: self.events.clone(), closed: closed.clone(), meter };
         // The reader holds the queue weakly: only the table keeps a link open.

@@ -46,6 +46,7 @@ fn node(id: &str, name: &str, peer: &str) -> NodeTelemetryView {
         descriptors_max: Some(1024),
         battery: Some(0.75),
         mains_power: Some(true),
+        multicast_heard: Some(true),
         transfers: 1,
         transferred_bytes: 7,
         unreached: Vec::new(),
@@ -60,6 +61,7 @@ fn node(id: &str, name: &str, peer: &str) -> NodeTelemetryView {
             received_bytes: Some(6),
             sent_packets: Some(8),
             lost_packets: Some(0),
+            is_wireless: None,
         }],
         stages: vec![StageTelemetryView {
             instance: "i1".to_owned(),

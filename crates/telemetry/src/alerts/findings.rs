@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use exo_api::{
-    AlertView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, LoadView, MemberRole,
-    NodeStatus, NodeTelemetryView, NodeView, PullState,
+    AlertView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, LinkTelemetryView, LoadView,
+    MemberRole, NodeStatus, NodeTelemetryView, NodeView, PullState,
 };
 use exo_types::{DeviceKind, DeviceState, SupportClass, clean_name};
 
@@ -27,6 +27,8 @@ const FRESH_S: f64 = 6.0;
 /// A download is counted in whole chunks of 4 MiB, several of which are under way: a slow line brings none
 /// for minutes.
 const PULL_STALLED_S: u64 = 300;
+/// From this part of a token's time on, the way over Wi-Fi is worth a cable; below the second it is not.
+const OVER_WIFI: (f64, f64) = (0.2, 0.15);
 
 /// So long a member may be lost before others' links to it count, in seconds: those end 6 s after the last
 /// sign of life.
@@ -121,6 +123,14 @@ pub(super) fn findings(seen: &AlertInputs<'_>, memory: &Memory) -> Vec<Finding> 
     out.own();
     out.cluster();
     out.out
+}
+
+/// What the way over radio links takes of a token.
+struct OverWifi {
+    /// Names of the ends of the first of them.
+    between: (String, String),
+    way_ms: f64,
+    token_ms: f64,
 }
 
 struct Findings<'a> {
@@ -272,10 +282,20 @@ impl Findings<'_> {
             let text = format!("the clock of {name} is {} {side} this node's", in_words(off));
             self.add("clock_skew", above(off as f64, 60.0, 30.0), affected(), name.clone(), text);
         }
+        let text = format!(
+            "{name} hears nothing of the multicast that it sends: nodes that have not met it do not find it by themselves"
+        );
+        let is_blocked = told.multicast_heard == Some(false) && self.is_found_by_somebody();
+        self.add("multicast_blocked", bad(is_blocked), affected(), name.clone(), text);
         for device in &told.devices {
             self.sensors(told, &name, device);
         }
         self.links(told, &name);
+    }
+
+    /// Whether there are nodes that look for each other: members, or strangers who may join.
+    fn is_found_by_somebody(&self) -> bool {
+        self.seen.view.nodes.len() > 1 || self.seen.view.join_window.open
     }
 
     fn sensors(&mut self, told: &NodeTelemetryView, name: &str, device: &DeviceTelemetryView) {
@@ -357,6 +377,15 @@ impl Findings<'_> {
         if let Some(load) = &instance.load {
             self.load(instance, &subject, load);
         }
+        if let Some(OverWifi { between: (from, to), way_ms, token_ms }) = self.over_wifi(instance) {
+            let share = way_ms / token_ms;
+            let text = format!(
+                "{subject} crosses Wi-Fi between {from} and {to}: of the {token_ms:.1} ms of a token the way takes {way_ms:.1} ms, {:.0} %",
+                share * 100.0
+            );
+            let level = above(share, OVER_WIFI.0, OVER_WIFI.1);
+            self.add("link_on_wifi", level, affected(), subject.clone(), text);
+        }
         if let Some(slowest) = self.memory.slowest_stage(&instance.id) {
             let (of, share, expected) = (slowest.stages, slowest.share * 100.0, slowest.expected * 100.0);
             let place =
@@ -368,6 +397,34 @@ impl Findings<'_> {
             let level = above(slowest.excess, 1.5, 1.35);
             self.add("stage_slow", level, affected(), subject, text);
         }
+    }
+
+    /// What is predicted of all hops, by the measured rates, is divided among them by their round trips.
+    fn over_wifi(&self, instance: &InstanceView) -> Option<OverWifi> {
+        let predicted = instance.predicted.as_ref().filter(|_| instance.state == InstanceState::Ready)?;
+        let nodes: Vec<&str> = instance.stages.iter().map(|stage| stage.node.as_str()).collect();
+        // Behind the last stage the token goes back to the first.
+        let hops = nodes.iter().zip(nodes.iter().cycle().skip(1)).filter(|(from, to)| from != to);
+        let hops: Vec<_> = hops.filter_map(|(from, to)| Some((from, to, self.link_of(from, to)?))).collect();
+        let (from, to, _) = hops.iter().find(|(_, _, (_, is_wireless))| *is_wireless)?;
+        let between = (self.name_of(from), self.name_of(to));
+        let all_ms: f64 = hops.iter().map(|(_, _, (rtt_ms, _))| rtt_ms).sum();
+        let wireless = hops.iter().filter(|(_, _, (_, is_wireless))| *is_wireless);
+        let wireless_ms: f64 = wireless.map(|(_, _, (rtt_ms, _))| rtt_ms).sum();
+        let way_ms = predicted.hop_ms.expected * wireless_ms / all_ms;
+        Some(OverWifi { between, way_ms, token_ms: 1e3 / predicted.tokens_per_s.expected })
+    }
+
+    /// The longer round trip that the two ends tell of their link, and whether one of them has it on a radio.
+    fn link_of(&self, a: &str, b: &str) -> Option<(f64, bool)> {
+        let links = || [self.link_told(a, b), self.link_told(b, a)].into_iter().flatten();
+        let rtt_ms = links().map(|link| link.rtt_ms).reduce(f64::max)?;
+        Some((rtt_ms, links().any(|link| link.is_wireless == Some(true))))
+    }
+
+    fn link_told(&self, at: &str, peer: &str) -> Option<&LinkTelemetryView> {
+        let told = self.seen.told.nodes.iter().find(|told| told.node == at)?;
+        told.links.iter().find(|link| link.peer == peer && told.status == NodeStatus::Alive)
     }
 
     fn load(&mut self, instance: &InstanceView, subject: &str, load: &LoadView) {

@@ -131,6 +131,7 @@ pub const RULES: &[Rule] = &[
         (20, 60),
         "if one of the two computes or has other programs that keep its processor busy, that is why; else look at the network between them, and use a cable where one is on Wi-Fi",
     ),
+    rule("link_on_wifi", Info, (60, 60), "use a cable: each token of an answer crosses that link"),
     rule("version_skew", Warning, (5, 30), "install the same version of exo on all nodes"),
     rule(
         "coordinator_unstable",
@@ -156,6 +157,13 @@ pub const RULES: &[Rule] = &[
         Warning,
         (5, 20),
         "open exo's port (52416, UDP and TCP) in the firewalls of both, and look whether they are on one network",
+    ),
+    rule(
+        "multicast_blocked",
+        Warning,
+        // It is tried twice a minute, and a machine that is very busy may miss one.
+        (60, 5),
+        "allow UDP port 5353 in the firewall of that machine, and exo in its system's settings for the local network; or name one node with `--peer HOST:PORT`",
     ),
     rule(
         "coordinator_unreached",

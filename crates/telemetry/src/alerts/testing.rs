@@ -28,6 +28,7 @@ pub fn node(id: &str) -> NodeTelemetryView {
         descriptors_max: Some(1024),
         battery: Some(0.9),
         mains_power: Some(false),
+        multicast_heard: Some(true),
         transfers: 0,
         transferred_bytes: 0,
         unreached: Vec::new(),
@@ -59,6 +60,7 @@ pub fn link(peer: &str) -> LinkTelemetryView {
         received_bytes: Some(2),
         sent_packets: None,
         lost_packets: None,
+        is_wireless: None,
     }
 }
 

@@ -2,13 +2,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
 use exo_api::{
-    ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, MemberRole, NodeStatus,
-    OtherClusterView, PullState, PullView, StageTelemetryView, StageView, TelemetryView,
+    ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, LinkTelemetryView, MemberRole,
+    NodeStatus, OtherClusterView, PullState, PullView, StageTelemetryView, StageView, TelemetryView,
     UnheardCoordinatorView,
 };
 use exo_types::{DeviceState, SupportClass};
 
-use super::testing::cluster;
+use super::testing::{cluster, link};
 use super::*;
 
 type World = (ClusterView, TelemetryView, OwnFacts);
@@ -91,6 +91,52 @@ fn lose(world: &mut World) {
     world.1.nodes[0].links.clear();
 }
 
+/// A hundred tokens per second, with so many milliseconds on links for each.
+fn predicted(hop_ms: f64) -> PredictionView {
+    let range = |expected| RangeView { low: expected, expected, high: expected };
+    PredictionView {
+        prompt_tokens: 512,
+        ttft_ms: range(1.0),
+        tokens_per_s: range(100.0),
+        hop_ms: range(hop_ms),
+        streams: 1,
+        total_tokens_per_s: range(100.0),
+        fetch_bytes: 0,
+        fetch_ms: 0.0,
+        is_fetch_estimated: false,
+        uncorrected_tokens_per_s: None,
+    }
+}
+
+/// A stage on a node that is expected to take so many milliseconds for a token and for a prompt.
+fn stage_on(node: &str, predicted: Option<(f64, f64)>) -> StageView {
+    StageView {
+        node: node.to_owned(),
+        node_name: format!("node {node}"),
+        device: "cuda:0".to_owned(),
+        layers: LayersView { start: 0, end: 1 },
+        embedding: false,
+        head: false,
+        weight_bytes: 1,
+        weight_bytes_held: 1,
+        weight_bytes_waiting: 0,
+        kv_bytes: 1,
+        time_share: None,
+        predicted: predicted.map(|(token_ms, prompt_ms)| StagePredictionView { token_ms, prompt_ms }),
+        measured: None,
+        fetched_from: None,
+        progress: None,
+    }
+}
+
+/// The two nodes have a stage each, the second is on Wi-Fi, and the way takes this part of a token's time.
+fn cross_wifi(world: &mut World, share: f64) {
+    let instance = &mut world.0.instances[0];
+    instance.stages = vec![stage_on("a", None), stage_on("b", None)];
+    instance.predicted = Some(predicted(10.0 * share));
+    world.1.nodes[1].links = vec![LinkTelemetryView { is_wireless: Some(true), ..link("a") }];
+}
+
 /// What makes each rule's alert.
 fn causes() -> Vec<Cause> {
     vec![
@@ -114,23 +160,12 @@ fn causes() -> Vec<Cause> {
         ("queue_full", 9, |w, _| w.0.instances[0].load.as_mut().unwrap().waiting = 10),
         ("stage_slow", 40, |w, second| compute(w, second, [0.1, 0.9])),
         ("slower_than_predicted", 62, |w, _| {
-            let range = |expected| RangeView { low: expected, expected, high: expected };
             let instance = &mut w.0.instances[0];
             instance.load.as_mut().unwrap().tokens_per_s = Some(70.0);
-            instance.predicted = Some(PredictionView {
-                prompt_tokens: 512,
-                ttft_ms: range(1.0),
-                tokens_per_s: range(100.0),
-                hop_ms: range(0.0),
-                streams: 1,
-                total_tokens_per_s: range(100.0),
-                fetch_bytes: 0,
-                fetch_ms: 0.0,
-                is_fetch_estimated: false,
-                uncorrected_tokens_per_s: None,
-            });
+            instance.predicted = Some(predicted(0.0));
         }),
         ("link_degraded", 22, |w, _| w.1.nodes[0].links[0].rtt_ms = 40.0),
+        ("link_on_wifi", 62, |w, _| cross_wifi(w, 0.3)),
         ("version_skew", 9, |w, _| w.0.nodes[1].version = "2".to_owned()),
         ("coordinator_unstable", 9, |w, second| {
             let coordinator = ["a", "b"][second as usize % 2].to_owned();
@@ -145,6 +180,7 @@ fn causes() -> Vec<Cause> {
         ("removed", 2, |w, _| w.0.nodes.retain(|node| !node.is_self)),
         ("admin_forked", 9, |w, _| w.0.nodes[1].has_forked = true),
         ("peer_unreachable", 9, |w, _| w.1.nodes[0].unreached = vec!["b".to_owned()]),
+        ("multicast_blocked", 62, |w, _| w.1.nodes[1].multicast_heard = Some(false)),
         ("coordinator_unreached", 5, |w, _| {
             let (coordinator, followed_by) = ("b".to_owned(), "c".to_owned());
             w.0.epoch = None;
@@ -234,23 +270,7 @@ fn compute(world: &mut World, seconds: u64, shares: [f64; 2]) {
 /// and for a prompt.
 fn slow_stage(shares: [f64; 2], expected: [(f64, f64); 2]) -> Option<String> {
     let mut bench = Bench::new();
-    let stage = |(token_ms, prompt_ms)| StageView {
-        node: "a".to_owned(),
-        node_name: "node a".to_owned(),
-        device: "cuda:0".to_owned(),
-        layers: LayersView { start: 0, end: 1 },
-        embedding: false,
-        head: false,
-        weight_bytes: 1,
-        weight_bytes_held: 1,
-        weight_bytes_waiting: 0,
-        kv_bytes: 1,
-        time_share: None,
-        predicted: Some(StagePredictionView { token_ms, prompt_ms }),
-        measured: None,
-        fetched_from: None,
-        progress: None,
-    };
+    let stage = |expected| stage_on("a", Some(expected));
     bench.world.0.instances[0].stages = expected.map(stage).to_vec();
     for second in 0..60 {
         compute(&mut bench.world, second, shares);
@@ -369,7 +389,7 @@ fn of_a_disk_that_fills_up_and_is_emptied_one_alert_stands_at_a_time() {
 fn values_that_wander_about_a_limit_for_a_day_make_one_alert_and_no_more() {
     // Each: where the limit is, how far from it the value wanders, and how it is set.
     type Case = (&'static str, f64, f64, fn(&mut World, f64));
-    let cases: [Case; 9] = [
+    let cases: [Case; 10] = [
         ("device_hot", 90.0, 4.5, |w, v| w.1.nodes[1].devices[0].sensors.temperature_c = Some(v as f32)),
         ("memory_pressure", 0.05, 0.029, |w, v| {
             w.1.nodes[1].memory_available_bytes = Some((v * (16u64 << 30) as f64) as u64);
@@ -388,6 +408,7 @@ fn values_that_wander_about_a_limit_for_a_day_make_one_alert_and_no_more() {
             let load = w.0.instances[0].load.as_mut().unwrap();
             (load.pages_used, load.pages, load.waiting) = ((v * 1000.0) as u32, 1000, 1);
         }),
+        ("link_on_wifi", 0.2, 0.049, cross_wifi),
         // Throttled one second in three: bad never lasts five.
         ("device_throttled", 0.0, 1.0, |w, v| w.1.nodes[1].devices[0].throttled = Some(v > 0.33)),
     ];
@@ -501,6 +522,53 @@ fn an_instance_is_slow_after_a_minute_below_three_quarters_of_its_prediction() {
     assert_eq!(run(&mut bench, 300, 84.0), 1, "not better by enough");
     assert_eq!(run(&mut bench, 65, 86.0), 0);
     assert_eq!(run(&mut bench, 300, 140.0), 0, "faster is no trouble");
+}
+
+#[test]
+fn wifi_is_worth_a_cable_by_the_part_of_a_token_that_its_link_takes() {
+    let said = |change: fn(&mut World)| {
+        let mut bench = Bench::new();
+        cross_wifi(&mut bench.world, 0.4);
+        change(&mut bench.world);
+        bench.pass(62);
+        bench.alerts.views().into_iter().find(|alert| alert.rule == "link_on_wifi").map(|alert| alert.text)
+    };
+    let way = "m (i1) crosses Wi-Fi between node a and node b: of the 10.0 ms of a token the way takes 4.0 ms, 40 %";
+    assert_eq!(said(|_| {}).as_deref(), Some(way), "one end tells, for the way there and back");
+    assert_eq!(said(|w| w.1.nodes[1].links[0].is_wireless = Some(false)), None, "a slow cable");
+    assert_eq!(said(|w| w.1.nodes[1].links[0].is_wireless = None), None, "nothing tells");
+    assert_eq!(said(|w| w.0.instances[0].stages.truncate(1)), None, "it crosses no link");
+    assert_eq!(said(|w| w.0.instances[0].state = InstanceState::Placing), None);
+    assert_eq!(
+        said(|w| w.1.nodes[1].links[0].rtt_ms = f64::NAN),
+        said(|_| {}),
+        "the other end's number stays"
+    );
+    // A third stage behind a cable whose round trips are longer: a part of the way only.
+    let third = |w: &mut World| {
+        w.0.instances[0].stages.push(stage_on("c", None));
+        w.1.nodes[0].links.push(LinkTelemetryView { rtt_ms: 10.0, ..link("c") });
+        w.1.nodes[1].links.push(LinkTelemetryView { rtt_ms: 10.0, ..link("c") });
+    };
+    assert_eq!(said(third), None);
+}
+
+#[test]
+fn multicast_matters_while_somebody_may_look_for_a_node() {
+    let said = |change: fn(&mut World)| {
+        let mut bench = Bench::new();
+        bench.world.1.nodes[0].multicast_heard = Some(false);
+        change(&mut bench.world);
+        bench.pass(62);
+        bench.active().contains(&"multicast_blocked".to_owned())
+    };
+    assert!(said(|_| {}), "there are members");
+    assert!(!said(|w| w.0.nodes.truncate(1)), "it is alone, and nobody may join");
+    assert!(said(|w| {
+        w.0.nodes.truncate(1);
+        w.0.join_window.open = true;
+    }));
+    assert!(!said(|w| w.1.nodes[0].multicast_heard = None), "it looks for nobody");
 }
 
 #[test]

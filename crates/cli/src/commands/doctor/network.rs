@@ -133,8 +133,7 @@ pub(super) async fn multicast(config: &Config) -> Vec<Check> {
         }
         Err(error) => return vec![Check::warning(NAME, format!("the probe failed: {error}"))],
     };
-    let beyond: Vec<_> =
-        reach.iter().filter(|r| !r.interface.ip.is_loopback() && r.interface.ip.is_ipv4()).collect();
+    let beyond: Vec<_> = reach.iter().filter(|r| r.interface.is_probed_beyond()).collect();
     let name = |r: &&exo_discovery::InterfaceReach| format!("{} ({})", r.interface.name, r.interface.ip);
     let works: Vec<_> = beyond.iter().filter(|r| r.multicast).map(name).collect();
     let fails: Vec<_> = beyond.iter().filter(|r| !r.multicast).map(name).collect();

@@ -15,6 +15,7 @@ fn says(at: u8, peer: u8, rtt_us: u32, inbound: Option<u64>) -> (NodeId, NodeRep
         jitter_us: 0,
         inbound,
         traffic: None,
+        is_wireless: None,
     };
     (node(at), NodeReport { links: vec![link], ..report(at, PLENTY) })
 }

@@ -414,6 +414,24 @@ fn answers_that_are_dropped_and_asks_that_are_refused_leave_a_trace_with_both_nu
     has(&[&format!("epoch={} ", epoch(1)), &format!("epoch_now={} ", epoch(2))]);
 }
 
+#[test]
+fn writes_for_who_leads_no_more_and_entries_for_who_leads_leave_a_trace() {
+    let events = Events::default();
+    let seen = events.0.clone();
+    tracing::subscriber::with_default(events, || {
+        let mut bench = Bench::new(1);
+        bench.feed(CoordinatorInput::Replicated(vec![Event::Opened]));
+        bench.feed(CoordinatorInput::Restored(Box::default()));
+        bench.feed(CoordinatorInput::Follow);
+        bench.feed(CoordinatorInput::Appended(AppendId(7)));
+        bench.feed(CoordinatorInput::AppendFailed { append: AppendId(8), reason: "full".to_owned() });
+    });
+    let seen = seen.lock().unwrap().join("\n");
+    for words in ["events=1 ", "the state of another's log", "append=7 ", "append=8 "] {
+        assert!(seen.contains(words), "{words} in {seen}");
+    }
+}
+
 /// Keeps trace events as text.
 #[derive(Default)]
 struct Events(Arc<Mutex<Vec<String>>>);

@@ -118,6 +118,10 @@ async fn a_link_is_dialled_accepted_used_in_both_directions_and_closed() {
             panic!("no link");
         };
         assert_eq!((peer, purpose, dial), (a.node, Purpose::Data, None));
+        if via == Transport::Tcp {
+            let by_address = std::collections::BTreeMap::from([(b.endpoint.local_addr().ip(), true)]);
+            assert_eq!(a.hands.meters.wireless(&by_address).get(&b.node), Some(&true));
+        }
 
         a.hands.send(from_a, Outgoing::Accept { incarnation: 7 });
         assert_eq!(b.next().await, Input::LinkAccepted { link: from_b, incarnation: 7 });
