@@ -70,7 +70,7 @@ pub(crate) fn reasons(request: &PlanRequest, sizes: &Sizes<'_>, plan: &Explained
             (None, Some(stage)) => placed(request, device, stage, plan, other),
             (None, None) => left_out(request, device, sizes, plan, other),
         };
-let text = text + &kernels_text(request, device) + &disk_text(device) + &heat_text(request, device);
+        let text = text + &kernels_text(request, device) + &disk_text(device) + &heat_text(request, device);
         let found = other.and_then(|other| other.as_ref().ok());
         let otherwise_ns = found.map(|found| found.objective_ns);
         DeviceReason { node: device.node, device: device.device.id.clone(), text, otherwise_ns }
