@@ -64,8 +64,10 @@ enum Proof {
     #[command(after_help = "Example: cargo xtask prove predictions --model qwen3-0.6b-q8_0.gguf --threads 1")]
     Predictions(predictions::Options),
     /// A model comes from a hub nearly as fast as `curl` or the disk lets it, fills a line on which answers
-    /// break off, and loses at most eight chunks when it is killed; the line needs root
-    #[command(after_help = "Example: cargo xtask prove pulls --only kills --kills 50 --mib 2048")]
+    /// break off, and loses at most eight chunks when it is killed; to three nodes it comes once, in layers.
+    /// The line and the nodes need root
+    #[command(after_help = "Examples:\n  cargo xtask prove pulls --only kills --kills 50 --mib 2048\n  \
+                            cargo xtask prove pulls --only swarm --model qwen3-0.6b-q8_0.gguf")]
     Pulls(pulls::Options),
     /// Answers that are held to a schema come as fast as free ones, on one node and over three
     #[command(after_help = "Example: cargo xtask prove schemas --model qwen3-0.6b-q4_0.gguf")]

@@ -54,6 +54,7 @@ mod routed;
 mod scenario_book;
 mod speculation;
 mod stage_lost;
+mod stolen_socket;
 mod strangers;
 mod swarm;
 mod threads;

@@ -2,11 +2,14 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use crate::doors;
-use crate::support::{self, Node, Start, flat, known, stderr, stdout, wait_for};
+use crate::support::{self, Node, Start, exo, finish, flat, known, stderr, stdout, wait_for};
+use crate::swarm::{command, demo_model, hub};
+use exo_mock_hub::{MockHub, Repository};
 use redb::ReadableDatabase as _;
 
 /// The values of a journal that are not entries, and which of them says how it is written.
@@ -130,4 +133,100 @@ fn of_two_processes_with_one_key_neither_is_used_until_one_ends_and_all_say_so()
     wait_for("the copy as a node of its own", REJOINS_MAX, || {
         (other.sees().len() == 3 && copy.sees().len() == 3).then_some(())
     });
+}
+
+/// A pull of the demo model and a check of it, on a busy machine.
+const LONG: Duration = Duration::from_secs(60);
+const REFERENCE: &str = "hf.co/org/demo-GGUF";
+const CHECK: [&str; 3] = ["models", "check", "tiny-Q8_0"];
+
+/// A node whose environment names the hub.
+fn puller(data_dir: &Path, name: &str, group: &str, hub: &MockHub) -> Node {
+    let home = data_dir.join("no-home").into_os_string();
+    let env = vec![("HF_ENDPOINT", hub.endpoint().into()), ("HOME", home), ("EXO_LOG", "info".into())];
+    Node::start_in(data_dir, Start { name, group, env, ..Start::default() })
+}
+
+/// What a command that has to fail says on one line.
+fn refused(node: &Node, args: &[&str], hub: &MockHub) -> String {
+    let mut command = exo(args);
+    command.arg("--data-dir").arg(&node.data_dir).env("HF_ENDPOINT", hub.endpoint());
+    let output = finish(command.env("HOME", node.data_dir.join("no-home")), LONG);
+    assert!(!output.status.success(), "{args:?}: {}", stdout(&output));
+    flat(&stderr(&output))
+}
+
+/// Where a pull puts the model.
+fn pulled(node: &Node) -> PathBuf {
+    let folder = "hub/org/demo-GGUF/0123456789abcdef0123456789abcdef01234567/Q8_0";
+    node.data_dir.join(folder).join("tiny-Q8_0.gguf")
+}
+
+/// Changes bytes in the middle as a disk does: neither size nor time say so.
+fn damage(file: &Path) {
+    let mut bytes = std::fs::read(file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 64].iter_mut().for_each(|byte| *byte ^= 1);
+    let before = std::fs::metadata(file).unwrap().modified().unwrap();
+    std::fs::write(file, bytes).unwrap();
+    std::fs::File::options().append(true).open(file).unwrap().set_modified(before).unwrap();
+}
+
+#[test]
+fn a_pulled_model_that_a_check_finds_damaged_is_not_placed_until_it_was_pulled_anew() {
+    let (hub, folder) = (hub(), tempfile::tempdir().unwrap());
+    let data_dir = folder.path().join("data");
+    let node = puller(&data_dir, "solo", "damaged-pull", &hub);
+    command(&node, &["pull", REFERENCE], &hub, None);
+    assert!(flat(&command(&node, &CHECK, &hub, None)).contains("is what its hub promised"));
+    damage(&pulled(&node));
+    // Nobody gives it again.
+    hub.remove("org/demo-GGUF");
+    assert!(refused(&node, &CHECK, &hub).contains("tiny-Q8_0.gguf is not what the hub promised"));
+    drop(node);
+    // What was found outlives the run that found it.
+    let node = puller(&data_dir, "solo", "damaged-pull", &hub);
+    let listed = || command(&node, &["models", "--json"], &hub, None);
+    assert!(listed().contains("@01234567, NOT what the hub promised"));
+    hub.put("org/demo-GGUF", Repository::new(&[("tiny-Q8_0.gguf", demo_model())]));
+    for again in [["place", "tiny-Q8_0"], ["pull", REFERENCE]] {
+        let text = refused(&node, &again, &hub);
+        assert!(text.contains("`exo models remove` it"), "{again:?}: {text}");
+    }
+    command(&node, &["models", "remove", "tiny-Q8_0"], &hub, None);
+    command(&node, &["pull", REFERENCE], &hub, None);
+    assert!(!listed().contains("NOT what"));
+    command(&node, &["place", "tiny-Q8_0"], &hub, None);
+}
+
+#[test]
+fn of_a_pulled_model_that_a_disk_has_damaged_the_damaged_chunk_alone_comes_again() {
+    const CHUNK: u64 = 64 << 10;
+    let (hub, folder) = (hub(), tempfile::tempdir().unwrap());
+    let start = |name: &str| puller(&folder.path().join(name), name, "repaired", &hub);
+    let node = start("ann");
+    command(&node, &["pull", REFERENCE], &hub, None);
+    let sent = hub.sent_bytes();
+    damage(&pulled(&node));
+    assert!(flat(&command(&node, &CHECK, &hub, None)).contains("is what its hub promised"));
+    assert_eq!(hub.sent_bytes() - sent, CHUNK, "from the hub");
+    assert_eq!(std::fs::read(pulled(&node)).unwrap(), demo_model());
+    for said in ["damaged on this disk: it is to be fetched again", "was fetched again"] {
+        assert!(node.log().contains(said), "{said}: {}", node.log());
+    }
+
+    // And from a member that has it, where the hub has it no more.
+    let other = start("bob");
+    wait_for("one cluster", LONG, || (node.sees().len() == 2 && other.sees().len() == 2).then_some(()));
+    command(&other, &["pull", REFERENCE], &hub, None);
+    hub.remove("org/demo-GGUF");
+    damage(&pulled(&node));
+    let sent = hub.sent_bytes();
+    // Until the node hears what the other has, nobody gives it.
+    wait_for("a check that brings it back", LONG, || node.exo(&CHECK).status.success().then_some(()));
+    assert_eq!(hub.sent_bytes(), sent);
+    assert_eq!(std::fs::read(pulled(&node)).unwrap(), demo_model());
+    command(&node, &["place", "tiny-Q8_0"], &hub, None);
+    let (prompt, answer) = &known()[0];
+    assert_eq!(node.ask("tiny-Q8_0", prompt).text(), *answer);
 }

@@ -433,8 +433,7 @@ fn three_wrong_codes_void_an_invitation_and_the_right_one_is_refused_then() {
     assert!(joined.status.success(), "{}", stderr(&joined));
 }
 
-/// The other half, a command that asks a stranger's socket, is
-/// `a_command_tells_nothing_to_a_stranger_on_the_port_of_a_node_that_crashed`.
+/// The other half, a command that asks a stranger's socket, is in `stolen_socket.rs`.
 #[test]
 fn another_user_of_the_machine_is_not_answered_on_the_channel_for_commands() {
     use std::fs::Permissions;

@@ -16,11 +16,11 @@ const CHUNK: u64 = 64 << 10;
 const NAMES: [&str; 3] = ["ann", "bob", "cid"];
 
 /// The demo model as a file of its own, or it would be the one that the binary carries.
-fn demo_model() -> Vec<u8> {
+pub fn demo_model() -> Vec<u8> {
     [exo_node::DEMO_MODEL, &[0; 64]].concat()
 }
 
-fn hub() -> MockHub {
+pub fn hub() -> MockHub {
     let hub = MockHub::start().unwrap();
     hub.put("org/demo-GGUF", Repository::new(&[("tiny-Q8_0.gguf", demo_model())]));
     hub
@@ -40,7 +40,7 @@ fn cluster(group: &str, env: impl Fn(&str) -> Vec<(&'static str, String)>) -> Ve
 }
 
 /// A command on a node's data folder, with this hub and token in its environment.
-fn command(node: &Node, args: &[&str], hub: &MockHub, token: Option<&str>) -> String {
+pub fn command(node: &Node, args: &[&str], hub: &MockHub, token: Option<&str>) -> String {
     let mut command = exo(args);
     command.arg("--data-dir").arg(&node.data_dir).env("HF_ENDPOINT", hub.endpoint());
     command.env("HOME", node.data_dir.join("no-home"));

@@ -237,7 +237,8 @@ pub struct Joining {
     is_crowded: bool,
     /// Dials of strangers that no person named.
     dials: Dials,
-    /// Dials of members that were announced.
+    /// Dials of members that were announced: of their own, or a flood of the others would be one of these
+    /// (decision 0078).
     member_dials: Dials,
     /// Addresses of which a key was proven and no answer came, until when that counts.
     stalled: BTreeMap<IpAddr, Time>,

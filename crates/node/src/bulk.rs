@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use exo_accelerators::chain;
 use exo_api::{CheckView, NodeView};
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
-use exo_transport::{DialError, Endpoint, FrameLimits, FrameReader, FrameWriter};
+use exo_transport::{DialError, Endpoint, FrameError, FrameLimits, FrameReader, FrameWriter};
 use exo_types::{DeviceId, ModelId, NodeId, Transport};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::refused_chunks::RefusedChunks;
 use crate::details::SharedDetails;
+use crate::log_capture::ANSWER_BYTES_MAX as LOG_ANSWER_BYTES_MAX;
 use crate::member_checks;
 
 /// Questions on the way at once: hides the round trip without holding much.
@@ -34,7 +35,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// What a channel is for that carries questions for chunks of model files.
 pub const PURPOSE_BULK: u8 = 3;
-/// An answer: a chunk, or a manifest.
+/// An answer: a manifest, and whatever is shorter ([`Fetcher::answer`]).
 pub(crate) const LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 20 };
 /// A question: some words.
 pub(crate) const ASK_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 16 << 10 };
@@ -101,10 +102,10 @@ pub struct FileCopy {
 /// Chunks that one answer goes over: 64 MiB of the usual size, a moment.
 pub const DIGEST_CHUNKS_MAX: u32 = 64;
 
-/// What an answer says of a model.
-const DETAILS_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 64 << 10 };
+/// What any answer may have: a refusal, what lists show of a model, and all that is a few numbers.
+const SMALL_ANSWER_BYTES_MAX: u32 = 64 << 10;
 /// What an answer says of a machine.
-const CHECKS_LIMITS: FrameLimits = FrameLimits { payload_bytes_max: 256 << 10 };
+const CHECKS_BYTES_MAX: u64 = 256 << 10;
 
 /// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are
 /// devices.
@@ -267,6 +268,7 @@ type ChunkAnswer = Result<bytes::Bytes, FetchError>;
 /// Chunks that are asked of one holder, a few ahead of the one that comes next.
 struct AskedChunks<'a> {
     model: ModelId,
+    manifest: &'a Manifest,
     from: ChunkSource,
     next: std::slice::Iter<'a, ChunkRef>,
     under_way: VecDeque<ChunkRef>,
@@ -275,8 +277,9 @@ struct AskedChunks<'a> {
 }
 
 impl<'a> AskedChunks<'a> {
-    fn new(model: ModelId, chunks: &'a [ChunkRef], from: ChunkSource) -> Self {
-        Self { model, from, next: chunks.iter(), under_way: VecDeque::new(), first_came: None }
+    fn new((model, manifest): (ModelId, &'a Manifest), chunks: &'a [ChunkRef], from: ChunkSource) -> Self {
+        let under_way = VecDeque::new();
+        Self { model, manifest, from, next: chunks.iter(), under_way, first_came: None }
     }
 }
 
@@ -333,7 +336,7 @@ impl Fetcher {
     pub async fn manifest(&mut self, model: ModelId) -> Result<Manifest, FetchError> {
         let holder = self.holder;
         self.ask(&Ask::Manifest(model)).await?;
-        let bytes = self.answer().await?;
+        let bytes = self.answer(LIMITS.payload_bytes_max.into()).await?;
         let wrong = |reason: String| FetchError::Wrong { holder, reason };
         let manifest = Manifest::from_bytes(&bytes).map_err(|e| wrong(e.to_string()))?;
         if manifest.root() != model {
@@ -346,11 +349,11 @@ impl Fetcher {
     pub async fn held(&mut self, manifest: &Manifest) -> Result<PeerChunks, FetchError> {
         let (holder, model) = (self.holder, manifest.root());
         self.ask(&Ask::Held(model)).await?;
-        let bytes = self.answer().await?;
-        let wrong = || FetchError::Wrong { holder, reason: "no list of chunks".to_owned() };
         // Numbers of chunks take 2 to 10 bytes, and are 8 in memory: a longer list is refused before it is
         // one.
         let bytes_max = HeldMap::encoded_len(manifest) + 10 * COMING_MAX as u64 + 20;
+        let bytes = self.answer(bytes_max).await?;
+        let wrong = || FetchError::Wrong { holder, reason: "no list of chunks".to_owned() };
         if bytes.len() as u64 > bytes_max {
             let reason = format!("a list of chunks of {} bytes, at most {bytes_max} are taken", bytes.len());
             return Err(FetchError::Wrong { holder, reason });
@@ -369,7 +372,7 @@ impl Fetcher {
         state: Sha256State,
     ) -> Result<Digested, FetchError> {
         self.ask(&Ask::Digest { model, first, count, state }).await?;
-        let bytes = self.answer().await?;
+        let bytes = self.answer(0).await?;
         let wrong = |_| FetchError::Wrong { holder: self.holder, reason: "no state of a digest".to_owned() };
         postcard::from_bytes(&bytes).map_err(wrong)
     }
@@ -386,7 +389,8 @@ impl Fetcher {
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
         (self.received_bytes, self.received_in) = (0, Duration::ZERO);
-        let mut asked = AskedChunks::new(partial.id(), chunks, from);
+        let manifest: &Manifest = partial.manifest();
+        let mut asked = AskedChunks::new((partial.id(), manifest), chunks, from);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
             let kept = match answer {
                 Ok(bytes) => keep(self.holder, partial.clone(), chunk, bytes).await,
@@ -418,7 +422,7 @@ impl Fetcher {
             asked.under_way.push_back(chunk);
         }
         let Some(chunk) = asked.under_way.pop_front() else { return Ok(None) };
-        let bytes = match self.answer().await {
+        let bytes = match self.answer(asked.manifest.chunk_len(chunk).unwrap_or(0)).await {
             Err(error @ FetchError::Refused { .. }) => return Ok(Some((chunk, Err(error)))),
             answer => answer?,
         };
@@ -435,7 +439,7 @@ impl Fetcher {
     /// Where the member has the file with this SHA-256, if it has.
     pub async fn copy_of(&mut self, sha256: [u8; 32]) -> Result<Option<FileCopy>, FetchError> {
         self.ask(&Ask::CopyOf(sha256)).await?;
-        let bytes = self.answer().await?;
+        let bytes = self.answer(0).await?;
         let wrong = |_| FetchError::Wrong { holder: self.holder, reason: "no place of a file".to_owned() };
         postcard::from_bytes(&bytes).map_err(wrong)
     }
@@ -450,7 +454,7 @@ impl Fetcher {
         refused: &mut RefusedChunks,
     ) -> Result<(), FetchError> {
         let holder = self.holder;
-        let mut asked = AskedChunks::new(model, chunks, ChunkSource::Disk);
+        let mut asked = AskedChunks::new((model, manifest), chunks, ChunkSource::Disk);
         let mut place = |chunk: ChunkRef, came: &[u8]| {
             let wrong = |reason: String| FetchError::Wrong { holder, reason };
             let at = manifest.chunk_start(chunk).checked_sub(start).map(|at| at as usize);
@@ -476,12 +480,14 @@ impl Fetcher {
         self.ask(&Ask::Burst).await?;
         let until = Instant::now() + BURST_MAX;
         for _ in 0..BURST_OPENING {
-            self.answer().await?;
+            self.answer(BURST_FRAME_BYTES as u64).await?;
         }
         let (begun, mut bytes, mut took) = (Instant::now(), 0u64, Duration::ZERO);
         for _ in BURST_OPENING..BURST_FRAMES {
             let left = until.saturating_duration_since(Instant::now());
-            let Ok(frame) = tokio::time::timeout(left, self.answer()).await else { break };
+            let Ok(frame) = tokio::time::timeout(left, self.answer(BURST_FRAME_BYTES as u64)).await else {
+                break;
+            };
             bytes += frame?.len().min(BURST_FRAME_BYTES) as u64;
             took = begun.elapsed();
         }
@@ -491,21 +497,21 @@ impl Fetcher {
     /// The member's last log lines, encoded.
     pub async fn logs(&mut self, ask: LogAsk) -> Result<bytes::Bytes, FetchError> {
         self.ask(&Ask::Logs(ask)).await?;
-        self.answer().await
+        // Numbers and times are beside the lines.
+        self.answer(2 * LOG_ANSWER_BYTES_MAX as u64).await
     }
 
     /// Has the member try a device again that is in quarantine; of another nothing comes.
     pub async fn retry_device(&mut self, device: DeviceId) -> Result<(), FetchError> {
         self.ask(&Ask::RetryDevice(device)).await?;
-        self.answer().await.map(drop)
+        self.answer(0).await.map(drop)
     }
 
     /// What lists show of a model that the member has.
     pub async fn details(&mut self, model: ModelId) -> Result<SharedDetails, FetchError> {
         let holder = self.holder;
         self.ask(&Ask::Details(model)).await?;
-        self.reader.set_limits(DETAILS_LIMITS);
-        let bytes = self.answer().await?;
+        let bytes = self.answer(0).await?;
         SharedDetails::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
     }
 
@@ -513,8 +519,7 @@ impl Fetcher {
     pub async fn checks(&mut self) -> Result<Vec<CheckView>, FetchError> {
         let holder = self.holder;
         self.ask(&Ask::Checks).await?;
-        self.reader.set_limits(CHECKS_LIMITS);
-        let bytes = self.answer().await?;
+        let bytes = self.answer(CHECKS_BYTES_MAX).await?;
         member_checks::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
     }
 
@@ -524,10 +529,20 @@ impl Fetcher {
         sent.map_err(|e| FetchError::Broken { holder: self.holder, reason: e.to_string() })
     }
 
-    async fn answer(&mut self) -> Result<bytes::Bytes, FetchError> {
+    /// The next answer. One that is longer than `bytes_max`, and than a refusal may be, is refused by its
+    /// head, before any of it is in memory; nothing more comes then.
+    async fn answer(&mut self, bytes_max: u64) -> Result<bytes::Bytes, FetchError> {
         let holder = self.holder;
-        let frame = self.reader.next(Some(ANSWER_MAX)).await;
-        let frame = frame.map_err(|e| FetchError::Broken { holder, reason: e.to_string() })?;
+        let bytes_max = u32::try_from(bytes_max).unwrap_or(u32::MAX);
+        let payload_bytes_max = bytes_max.clamp(SMALL_ANSWER_BYTES_MAX, LIMITS.payload_bytes_max);
+        self.reader.set_limits(FrameLimits { payload_bytes_max });
+        let frame = self.reader.next(Some(ANSWER_MAX)).await.map_err(|error| {
+            let reason = error.to_string();
+            match error {
+                FrameError::TooLarge { .. } => FetchError::Wrong { holder, reason },
+                _ => FetchError::Broken { holder, reason },
+            }
+        })?;
         match frame.kind {
             KIND_BYTES => Ok(frame.payload),
             KIND_REFUSED => {
@@ -606,6 +621,66 @@ mod tests {
         assert!(matches!(fetched, Err(FetchError::TooManyRefused { count: 9, .. })), "{fetched:?}");
         // The ninth is number 32.
         assert_eq!(held.len(), 24, "{held:?}");
+    }
+
+    /// The demo model as it is to come: nothing of it is there.
+    fn expected(folder: &std::path::Path) -> Arc<PartialModel> {
+        let (from, _) = Store::open(&folder.join("from")).unwrap();
+        let (to, _) = Store::open(&folder.join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        to.prepare(&from.manifest(id).unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_longer_than_what_was_asked_for_is_refused_by_its_head() {
+        let folder = tempfile::tempdir().unwrap();
+        let partial = expected(folder.path());
+        let (model, state) = (partial.id(), Sha256State::default());
+        let longest = 2 * LOG_ANSWER_BYTES_MAX + 1;
+        let member = FakeMember::start(move |_| (KIND_BYTES, vec![0; longest])).await;
+        let first = ChunkRef { file: 0, index: 0 };
+        let logs = LogAsk { level: None, target: None, request: None, after: 0, limit: 1 };
+        let mut refused = RefusedChunks::default();
+        // Each over a channel of its own: none goes on.
+        let errors = [
+            member.dialled().await.held(partial.manifest()).await.err(),
+            member.dialled().await.digest(model, first, 1, state).await.err(),
+            member.dialled().await.copy_of([7; 32]).await.err(),
+            member.dialled().await.burst().await.err(),
+            member.dialled().await.logs(logs).await.err(),
+            member.dialled().await.retry_device(DeviceId::cpu()).await.err(),
+            member.dialled().await.details(model).await.err(),
+            member.dialled().await.checks().await.err(),
+            {
+                let mut fetcher = member.dialled().await;
+                let from = ChunkSource::Disk;
+                fetcher.chunks(&partial, &[first], from, &mut refused, &mut |_| {}).await.err()
+            },
+        ];
+        for (number, error) in errors.into_iter().enumerate() {
+            let error = error.unwrap_or_else(|| panic!("question {number} took {longest} bytes"));
+            let is_refused = matches!(&error, FetchError::Wrong { reason, .. } if reason.contains("takes"));
+            assert!(is_refused, "question {number}: {error}");
+        }
+        assert_eq!(partial.held_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn of_answers_in_another_order_than_that_of_the_questions_nothing_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let partial = expected(folder.path());
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let member = FakeMember::start(move |ask| {
+            let Ask::Chunk { model, chunk } = ask else { return (KIND_REFUSED, b"no chunk".to_vec()) };
+            let other = ChunkRef { file: 0, index: chunk.index ^ 1 };
+            (KIND_BYTES, from.read_chunk(model, other).unwrap())
+        });
+        let member = member.await;
+        let all: Vec<ChunkRef> = (0..20).map(|index| ChunkRef { file: 0, index }).collect();
+        let (mut refused, mut fetcher) = (RefusedChunks::default(), member.dialled().await);
+        let fetched = fetcher.chunks(&partial, &all, ChunkSource::Disk, &mut refused, &mut |_| {}).await;
+        assert!(matches!(fetched, Err(FetchError::TooManyRefused { .. })), "{fetched:?}");
+        assert_eq!(partial.held_bytes(), 0);
     }
 
     #[tokio::test]

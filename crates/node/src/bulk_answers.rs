@@ -12,7 +12,7 @@ use exo_types::ModelId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::bulk::{
-    ASK_LIMITS, Ask, BURST_FRAME_BYTES, BURST_FRAMES, COMING_MAX, DIGEST_CHUNKS_MAX, KIND_BYTES,
+    ASK_LIMITS, Ask, BURST_FRAME_BYTES, BURST_FRAMES, COMING_MAX, DIGEST_CHUNKS_MAX, KIND_ASK, KIND_BYTES,
     KIND_REFUSED, LIMITS,
 };
 use crate::doctor::{Doctor, DoctorError};
@@ -35,6 +35,8 @@ const ANSWERS_OF_ONE_BYTES_MAX: usize = ANSWERS_BYTES_MAX / 4;
 const ROOM_WAIT_MAX: Duration = Duration::from_secs(4);
 /// For a member to take an answer, however it does: it gives one up sooner, and room waits for no other.
 const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+/// Of a refusal; it may have the reasons of others in it.
+const REFUSAL_CHARS_MAX: usize = 4000;
 /// What an answer counts at least.
 const SMALL_ANSWER_BYTES: usize = 1 << 20;
 
@@ -87,8 +89,9 @@ pub async fn serve(
             Ok(frame) => frame,
             Err(error) => return tracing::trace!(%peer, %error, "no further question"),
         };
-        let Ok(ask) = postcard::from_bytes::<Ask>(&frame.payload) else {
-            tracing::warn!(%peer, "a question that is none; hanging up");
+        let ask = postcard::from_bytes::<Ask>(&frame.payload).ok().filter(|_| frame.kind == KIND_ASK);
+        let Some(ask) = ask else {
+            tracing::warn!(%peer, kind = frame.kind, "a question that is none; hanging up");
             return;
         };
         if matches!(ask, Ask::Burst) {
@@ -119,7 +122,9 @@ pub async fn serve(
         }
         let (kind, bytes) = match answer {
             Ok(bytes) => (KIND_BYTES, bytes),
-            Err(refusal) => (KIND_REFUSED, refusal.to_string().into_bytes()),
+            Err(refusal) => {
+                (KIND_REFUSED, refusal.to_string().chars().take(REFUSAL_CHARS_MAX).collect::<String>().into())
+            }
         };
         let sent = tokio::time::timeout(TAKEN_WITHIN, writer.send(kind, &[&bytes])).await;
         drop(taken);
@@ -248,25 +253,4 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, Re
 }
 
 #[cfg(test)]
-mod tests {
-    use futures_util::FutureExt;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn answers_to_one_member_leave_room_for_those_to_others_and_all_have_a_bound() {
-        let node = AnswerRoom::of_node();
-        let members: Vec<_> = (0..6).map(|_| AnswerRoom::of_member(node.clone())).collect();
-        let taken_by = |member: &AnswerRoom| {
-            let next = || member.take(ANSWERS_OF_ONE_BYTES_MAX / 2).now_or_never().and_then(Result::ok);
-            std::iter::from_fn(next).collect::<Vec<_>>()
-        };
-        let mut taken: Vec<_> = members.iter().map(taken_by).collect();
-        let counts: Vec<usize> = taken.iter().map(Vec::len).collect();
-        assert_eq!(counts, [2, 2, 2, 2, 0, 0], "128 MiB for each, and 512 MiB in all");
-        taken[0].clear();
-        assert_eq!(taken_by(&members[4]).len(), 2, "what was sent has made room");
-        // One that is longer than all of a member's room takes all of it.
-        assert!(members[4].take(usize::MAX).now_or_never().is_some_and(|taken| taken.is_ok()));
-    }
-}
+mod tests;

@@ -1,9 +1,12 @@
 //! The digest of each file of a model of a hub, over the members that have its chunks: none of them may have
 //! the whole.
 //!
+//! A whole copy is compared alone; what its disk has damaged is fetched again first, if that brings it back.
+//!
 //! The state of SHA-256 goes through the file in its order. Who has the next chunks adds them and gives the
 //! state back; the end must be what the hub promised.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,7 +87,7 @@ impl Library {
         let store = self.store().clone();
         let partial = tokio::task::spawn_blocking(move || store.partial(id)).await??;
         let partial = partial.filter(|partial| partial.manifest().hub.is_some());
-        let Some(partial) = partial else { return self.check_whole(id).await };
+        let Some(partial) = partial else { return self.check_whole(id, holders).await };
         let mut tries = 0;
         let (outcome, unseen) = loop {
             tries += 1;
@@ -112,23 +115,25 @@ impl Library {
     }
 
     /// The same for one that a download brought whole: this node's copy, with what the hub named then.
-    async fn check_whole(&self, id: ModelId) -> Result<CheckOutcome, LibraryError> {
+    async fn check_whole(&self, id: ModelId, holders: &[Holder]) -> Result<CheckOutcome, LibraryError> {
         let record = self.record(id).await?.filter(|record| record.complete).ok_or(LibraryError::NotOfHub)?;
-        let store = self.store().clone();
-        let compare = move || {
-            let (origin, folder) = Origin::with_folder(&record.path).ok_or(LibraryError::NotOfHub)?;
-            let (outcome, matches) = match origin.compare(&folder)? {
-                Comparison::Matches { bytes } => (CheckOutcome::Matches { bytes, nodes: Vec::new() }, true),
-                Comparison::Differs { file } => (CheckOutcome::Differs { file }, false),
-                Comparison::NoDigests => return Err(LibraryError::NoDigests),
-            };
-            // On a full disk it is said all the same.
-            if let Err(error) = store.note_check(id, matches) {
-                tracing::warn!(model = %id, error = chain(&error), "what a check found is not kept");
-            }
-            Ok(outcome)
+        let found = tokio::task::spawn_blocking(move || Origin::with_folder(&record.path)).await?;
+        let (origin, folder) = found.ok_or(LibraryError::NotOfHub)?;
+        let mut compared = compare(&origin, &folder).await?;
+        if matches!(compared, Comparison::Differs { .. }) && self.repair_whole(id, &origin, holders).await? {
+            compared = compare(&origin, &folder).await?;
+        }
+        let (outcome, matches) = match compared {
+            Comparison::Matches { bytes } => (CheckOutcome::Matches { bytes, nodes: Vec::new() }, true),
+            Comparison::Differs { file } => (CheckOutcome::Differs { file }, false),
+            Comparison::NoDigests => return Err(LibraryError::NoDigests),
         };
-        tokio::task::spawn_blocking(compare).await?
+        let store = self.store().clone();
+        // On a full disk it is said all the same.
+        if let Err(error) = tokio::task::spawn_blocking(move || store.note_check(id, matches)).await? {
+            tracing::warn!(model = %id, error = chain(&error), "what a check found is not kept");
+        }
+        Ok(outcome)
     }
 
     /// Whether a model may be placed, by a command or a request of this node: not once a check has found that
@@ -178,6 +183,11 @@ impl Library {
         let nodes = peers.iter().filter(|peer| peer.was_used).map(|peer| peer.holder.node).collect();
         Ok(CheckOutcome::Matches { bytes, nodes })
     }
+}
+
+async fn compare(origin: &Origin, folder: &Path) -> Result<Comparison, LibraryError> {
+    let (origin, folder) = (origin.clone(), folder.to_owned());
+    Ok(tokio::task::spawn_blocking(move || origin.compare(&folder)).await??)
 }
 
 /// The digest of one file, or where the first byte is that nobody has.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_hub::{Cancel, Client, CommitFile, HubError, Settings};
+use exo_hub::{Cancel, Client, CommitFile, HubError, Origin, OriginFile, Settings};
 use exo_store::{ChunkError, ChunkRef, Manifest, PartialModel, StoreError};
 use exo_types::ModelId;
 use tokio::sync::mpsc;
@@ -23,6 +23,8 @@ use exo_accelerators::chain;
 const RELAYS_MAX: usize = 8;
 /// For one of them: the member waits for 30 s, and then gives this one up.
 const RELAY_MAX: Duration = Duration::from_secs(25);
+/// For a chunk of a whole copy that a disk has damaged.
+const REPAIR_MAX: Duration = Duration::from_secs(120);
 /// After the hub has failed, until it is asked again where members fetch meanwhile; doubled with each failure
 /// in a row.
 const HUB_AGAIN: Duration = Duration::from_secs(20);
@@ -84,6 +86,9 @@ pub enum HubBytesError {
     /// The model has no such chunk.
     #[error("there is no such chunk")]
     NoChunk,
+    /// An address, or a registry: what is there now may be something else.
+    #[error("where it came from has no commit, so only members give a part of it")]
+    NoCommit,
     /// A thread of this process ended.
     #[error("the transfer broke off")]
     Broken(#[from] tokio::task::JoinError),
@@ -253,6 +258,31 @@ impl HubBytes {
             Err(HubError::Cancelled) => Err(HubBytesError::Late { seconds: RELAY_MAX.as_secs() }),
             bytes => Ok(bytes?),
         }
+    }
+
+    /// A chunk of a model that a download brought whole, at the commit that it came from. Blocks.
+    pub fn chunk_at(
+        &self,
+        origin: &Origin,
+        model: ModelId,
+        manifest: &Manifest,
+        chunk: ChunkRef,
+    ) -> Result<Vec<u8>, HubBytesError> {
+        if let Some(wait) = self.hub_wait(Instant::now()) {
+            return Err(HubBytesError::Waits { seconds: wait.as_secs() });
+        }
+        let commit = origin.commit.as_deref().ok_or(HubBytesError::NoCommit)?;
+        let found = manifest.chunk_len(chunk).zip(manifest.files.get(chunk.file as usize));
+        let (len, entry) = found.ok_or(HubBytesError::NoChunk)?;
+        let is_named =
+            |path: &str| Path::new(path).file_name().is_some_and(|name| name == entry.name.as_str());
+        let is_it = |file: &&OriginFile| file.size == entry.size && is_named(&file.path);
+        let of_hub = origin.files.iter().find(is_it).ok_or(HubBytesError::NoChunk)?;
+        let client = self.client(model)?;
+        let sha256 = of_hub.sha256.clone();
+        let file = CommitFile::new(&client, &origin.repo, commit, &of_hub.path, of_hub.size, sha256)?;
+        let start = manifest.chunk_start(chunk);
+        Ok(file.part(&client, (start, start + len), &Cancel::within(REPAIR_MAX))?)
     }
 
     /// Whether this node asks the hub for this model itself: after failures members are asked first, longer

@@ -14,7 +14,7 @@ use exo_journal::Journal;
 use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
 use exo_machine::{Boot, Input, LogLimits, MachineConfig, NodeMachine, Notice, Samples};
 use exo_stdx::unix_s;
-use exo_store::Store;
+use exo_store::{DiskBudget, Store};
 use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
 use exo_trust::TrustLog;
 use exo_types::{DiskRoom, NodeFacts, NodeId, printable};
@@ -319,7 +319,8 @@ fn library(
     events: &EventSender,
 ) -> Arc<Library> {
     let hub = HubBytes::new(host.clone(), config.data_dir.clone());
-    Arc::new(Library::new(Arc::new(store), endpoint, hub, Eviction::new(config, me, events.clone())))
+    let room = Eviction::new(DiskBudget::new(&config.data_dir, config.disk), me, events.clone());
+    Arc::new(Library::new(Arc::new(store), endpoint, hub, room))
 }
 
 /// Loads the small model, if one is to guess.

@@ -1,5 +1,7 @@
 //! The models of one data folder.
 
+mod damage;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -36,6 +36,8 @@ const NAMES: [&str; 5] = ["anna", "ben", "carla", "dan", "emma"];
 pub struct Cluster {
     nodes: Vec<Node>,
     folder: tempfile::TempDir,
+    /// Of the environment of each node, and of commands.
+    env: Vec<(&'static str, String)>,
     /// Of machines of their own, gone after the nodes.
     lan: Option<Lan>,
 }
@@ -70,9 +72,20 @@ impl Cluster {
         lan: Option<Lan>,
         flags: impl Fn(usize) -> Vec<String>,
     ) -> anyhow::Result<Self> {
+        Self::start_with(exo, size, lan, Vec::new(), flags)
+    }
+
+    /// The same with these variables in the environment of each.
+    pub fn start_with(
+        exo: &Path,
+        size: usize,
+        lan: Option<Lan>,
+        env: Vec<(&'static str, String)>,
+        flags: impl Fn(usize) -> Vec<String>,
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("exo-prove-").tempdir();
         let folder = folder.context("no folder for the nodes")?;
-        let mut cluster = Self { nodes: Vec::new(), folder, lan };
+        let mut cluster = Self { nodes: Vec::new(), folder, env, lan };
         // A configuration file of their own, or the nodes would read the user's.
         cluster.write_config("")?;
         let names = NAMES.get(..size).with_context(|| format!("at most {} nodes", NAMES.len()))?;
@@ -104,6 +117,14 @@ impl Cluster {
     pub fn write_config(&self, text: &str) -> anyhow::Result<()> {
         let file = self.folder.path().join("config.toml");
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))
+    }
+
+    /// What a command says on a node's machine, for that node; an error if it fails.
+    pub fn run(&self, exo: &Path, at: usize, args: &[&str], at_most: Duration) -> anyhow::Result<String> {
+        let mut command = self.program(exo, at);
+        command.args(args).arg("--config").arg(self.folder.path().join("config.toml"));
+        command.arg("--data-dir").arg(self.data_dir(at)?);
+        child::output(command, &system::cores()?, at_most)
     }
 
     /// Tells every node of a model's file, so that none has to fetch it; gives its name.
@@ -221,13 +242,8 @@ impl Cluster {
 
     fn spawn(&mut self, exo: &Path, at: usize, flags: &[String], peer: Option<&str>) -> anyhow::Result<()> {
         let name = NAMES[at];
-        let (mut command, listen) = match &self.lan {
-            None => (Command::new(exo), "127.0.0.1:0"),
-            Some(lan) => (lan.command(at, exo), "0.0.0.0:0"),
-        };
-        for (variable, _) in std::env::vars_os().filter(|(v, _)| v.to_string_lossy().starts_with("EXO_")) {
-            command.env_remove(variable);
-        }
+        let listen = if self.lan.is_some() { "0.0.0.0:0" } else { "127.0.0.1:0" };
+        let mut command = self.program(exo, at);
         command
             .args(["start", "--name", name, "--api-listen", "127.0.0.1:0", "--listen", listen])
             .arg("--no-discovery")
@@ -246,6 +262,20 @@ impl Cluster {
             Server { address: SocketAddr::from(([127, 0, 0, 1], 0)), secret: String::new(), network };
         self.nodes.push(Node { name, server, process });
         Ok(())
+    }
+
+    /// The binary on a node's machine, without what the environment of whoever runs the proof says of exo, of
+    /// hubs and of proxies.
+    fn program(&self, exo: &Path, at: usize) -> Command {
+        let mut command = match &self.lan {
+            None => Command::new(exo),
+            Some(lan) => lan.command(at, exo),
+        };
+        for (variable, _) in std::env::vars_os().filter(|(name, _)| is_of_user(&name.to_string_lossy())) {
+            command.env_remove(variable);
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command
     }
 
     fn wait_started(&mut self, names: &[&str]) -> anyhow::Result<()> {
@@ -300,6 +330,11 @@ impl Node {
     }
 }
 
+/// Whether a variable of the environment would tell a node whom to ask, or how to run.
+fn is_of_user(name: &str) -> bool {
+    name.starts_with("EXO_") || name.starts_with("HF_") || name.to_ascii_uppercase().ends_with("_PROXY")
+}
+
 fn stages(instance: &Value) -> impl Iterator<Item = &Value> {
     instance["stages"].as_array().into_iter().flatten()
 }
@@ -324,6 +359,14 @@ pub(super) fn sees(view: &Value, size: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_node_hears_of_the_users_hub_token_and_proxy() {
+        for name in ["EXO_OFFLINE", "HF_TOKEN", "HF_ENDPOINT", "https_proxy", "NO_PROXY"] {
+            assert!(is_of_user(name), "{name}");
+        }
+        assert!(!is_of_user("PATH") && !is_of_user("HOME"));
+    }
 
     #[test]
     fn a_cluster_is_united_when_all_live_have_devices_and_there_is_an_epoch() {

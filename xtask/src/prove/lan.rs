@@ -11,6 +11,10 @@ use crate::system::Tap;
 
 /// What there is at present: namespaces outlive the process that made them.
 static NAMES: Mutex<Vec<Names>> = Mutex::new(Vec::new());
+/// What a slow line carries at once, whatever its rate: as much as a card hands over in one go.
+const BURST: &str = "256kb";
+/// For how long packets wait at a slow line before they are lost.
+const QUEUE_MAX: &str = "160ms";
 /// Of a process that a signal ended.
 const EXIT_SIGNALLED: i32 = 130;
 
@@ -93,6 +97,13 @@ impl Lan {
     /// Pulls the machine's cable, or puts it back.
     pub fn cable(&self, at: usize, is_in: bool) -> anyhow::Result<()> {
         ip(&["link", "set", &self.port(at), if is_in { "up" } else { "down" }])
+    }
+
+    /// From now on a machine sends no more than so many bits a second, as behind a home's line; needs `tc`.
+    pub fn slow(&self, at: usize, bits_per_s: u64) -> anyhow::Result<()> {
+        let rule = format!("tbf rate {bits_per_s}bit burst {BURST} latency {QUEUE_MAX}");
+        let command = format!("netns exec {} tc qdisc add dev {} root {rule}", self.host(at), self.card(at));
+        ip(&command.split(' ').collect::<Vec<_>>())
     }
 
     /// Keeps two machines from each other, and from no third, or lets them talk again.

@@ -1,6 +1,7 @@
 //! A model comes from a hub: how fast beside `curl` and the disk, how much of a line it fills on which
-//! answers break off, and what is fetched again when it is killed. Each part is `exo pull` without a node,
-//! from start to end, what it looks through at its end included.
+//! answers break off, what is fetched again when it is killed, and what three nodes fetch that run it
+//! together. But for the last, each part is `exo pull` without a node, from start to end, what it looks
+//! through at its end included.
 //!
 //! The hub is the mock hub, an optimised process of its own that serves from memory.
 
@@ -8,6 +9,7 @@ mod broken_line;
 mod hub;
 mod killed;
 mod loopback;
+mod swarm;
 
 use std::path::PathBuf;
 
@@ -39,7 +41,14 @@ pub struct Options {
     /// What bytes and moments of kills are drawn from
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only these parts: loopback, line, kills
+    /// A GGUF file that three nodes run together; without, that part is left out
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// What the hub of those three sends at most, in Mbit/s
+    #[arg(long, value_name = "MBIT", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    uplink: u64,
+    /// Only these parts: loopback, line, kills, swarm
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
     /// An exo binary instead of this tree's, which is built
@@ -55,6 +64,8 @@ enum Part {
     Line,
     /// A download that is killed.
     Kills,
+    /// Three nodes, each of which fetches its own layers.
+    Swarm,
 }
 
 impl Options {
@@ -85,6 +96,9 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
     if options.has(Part::Line) {
         let model = Model::write(&programs.folder.join("small"), options.line_mib, options.seed)?;
         verdicts.push(broken_line::prove(&programs, &model, options.line)?);
+    }
+    if options.has(Part::Swarm) {
+        verdicts.push(swarm::prove(&programs, options.model.as_deref(), options.uplink)?);
     }
     Ok(verdicts)
 }

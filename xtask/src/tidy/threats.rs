@@ -1,14 +1,19 @@
 //! What the threat model claims: each row of its tables names tests that exist, of which the ordinary run
-//! executes one at least. A row that says that nothing stops it needs none.
+//! executes one at least. A row that says that nothing stops it needs none. And what the README and the
+//! manual claim of security: each point links to such a row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::Context;
 
 const PAGE: &str = "docs/threat-model.md";
+/// Pages that claim something of security, and the heading of what they say of it.
+const CLAIMING: [(&str, &str); 2] =
+    [("README.md", "## Security in short"), ("docs/manual.md", "## Security")];
 
-/// A line for each row without a test that runs, and for each test that is not there.
+/// A line for each row without a test that runs, for each test that is not there, and for each point of
+/// another page that is in no row.
 pub fn unproven(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let page = std::fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
     let mut tests: BTreeMap<String, bool> = BTreeMap::new();
@@ -19,7 +24,52 @@ pub fn unproven(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
             *tests.entry(name).or_default() |= is_run;
         }
     }
-    Ok(complaints(&page, &tests))
+    let mut found = complaints(&page, &tests);
+    for (name, heading) in CLAIMING {
+        let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+        found.extend(unlinked(name, heading, &text, &rows(&page)));
+    }
+    Ok(found)
+}
+
+/// The names by which rows of the threat model are linked to.
+fn rows(page: &str) -> BTreeSet<&str> {
+    let rows = page.lines().filter(|line| line.starts_with('|'));
+    let anchors = rows.filter_map(|row| row.split_once("<a id=\"")?.1.split_once('"'));
+    anchors.map(|(anchor, _)| anchor).collect()
+}
+
+/// The points of a page's section: where each begins, and all of it.
+fn points<'a>(heading: &str, text: &'a str) -> Vec<(usize, Vec<&'a str>)> {
+    let lines = text.lines().enumerate().skip_while(|(_, line)| *line != heading).skip(1);
+    let mut points: Vec<(usize, Vec<&str>)> = Vec::new();
+    for (at, line) in lines.take_while(|(_, line)| !line.starts_with("## ")) {
+        if line.starts_with("- ") {
+            points.push((at + 1, vec![line]));
+        } else if let Some((_, point)) = points.last_mut().filter(|_| line.starts_with("  ")) {
+            point.push(line);
+        }
+    }
+    points
+}
+
+fn unlinked(name: &str, heading: &str, text: &str, rows: &BTreeSet<&str>) -> Vec<String> {
+    let points = points(heading, text);
+    if points.is_empty() {
+        return vec![format!("{name}: there is no point under `{heading}`")];
+    }
+    let mut found = Vec::new();
+    for (line, point) in points {
+        let point = point.join(" ");
+        let links = point.split("threat-model.md#").skip(1).filter_map(|link| link.split(')').next());
+        let links: Vec<&str> = links.collect();
+        if links.is_empty() {
+            found.push(format!("{name}:{line}: a claim of security that links to no row of {PAGE}"));
+        }
+        let missing = links.iter().filter(|link| !rows.contains(**link));
+        found.extend(missing.map(|link| format!("{name}:{line}: {PAGE} has no row `{link}`")));
+    }
+    found
 }
 
 /// The names of its functions that are marked as tests, and whether they run unless they are asked for.
@@ -67,6 +117,22 @@ fn complaints(page: &str, tests: &BTreeMap<String, bool>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_point_about_security_links_to_a_row_that_is_there() {
+        let page = "| wants | test |\n|---|---|\n| <a id=\"in\"></a>in | `a` |\n\n<a id=\"no-row\"></a>\n";
+        let check = |section: &str| {
+            let text = format!("- before\n\n## Security\n\n{section}\n## More\n\n- behind\n");
+            unlinked("m.md", "## Security", &text, &rows(page))
+        };
+        let linked = "- **In.** Only\n  some ([row](threat-model.md#in)).\n";
+        assert_eq!(check(linked), Vec::<String>::new());
+        let found = check(&format!("{linked}- **Out.** None.\n\n  Of them ([row](manual.md#in)).\n"));
+        assert_eq!(found, ["m.md:7: a claim of security that links to no row of docs/threat-model.md"]);
+        let found = check("- In ([row](threat-model.md#in), [none](threat-model.md#no-row)).\n");
+        assert_eq!(found, ["m.md:5: docs/threat-model.md has no row `no-row`"]);
+        assert_eq!(check("It is secure.\n"), ["m.md: there is no point under `## Security`"]);
+    }
 
     #[test]
     fn a_claim_needs_a_test_that_exists_and_runs_or_says_that_nothing_stops_it() {

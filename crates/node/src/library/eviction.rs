@@ -21,7 +21,6 @@ use exo_types::{DiskRoom, ModelId, NodeId};
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use super::Library;
-use crate::NodeConfig;
 use crate::events::{Event, EventSender};
 use exo_accelerators::chain;
 
@@ -88,10 +87,10 @@ pub struct Taken {
 }
 
 impl Eviction {
-    /// As the node is configured.
-    pub fn new(config: &NodeConfig, me: NodeId, node: EventSender) -> Self {
+    /// Of a node whose models have so much of the disk.
+    pub fn new(budget: DiskBudget, me: NodeId, node: EventSender) -> Self {
         Self {
-            budget: Arc::new(DiskBudget::new(&config.data_dir, config.disk)),
+            budget: Arc::new(budget),
             node,
             me,
             draft: OnceLock::new(),

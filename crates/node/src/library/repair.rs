@@ -4,13 +4,19 @@
 use std::sync::{Arc, PoisonError};
 
 use exo_accelerators::chain;
+use exo_hub::Origin;
 use exo_machine::Holder;
-use exo_store::{ChunkRef, PartialModel};
+use exo_store::{ChunkRef, Manifest, PartialModel, StoreError};
 use exo_types::ModelId;
 use tokio::sync::mpsc;
 
 use super::Library;
+use crate::bulk::{FetchError, Fetcher, RefusedChunks};
+use crate::hub_bytes::HubBytesError;
 use crate::library_error::LibraryError;
+
+/// A whole copy of which more chunks are damaged is to be pulled anew: with ranges at once, and resumed.
+const REPAIRED_MAX: usize = 64;
 
 impl Library {
     /// Compares chunks with what they were when they came; the damaged ones come back. `found` hears the
@@ -46,6 +52,91 @@ impl Library {
         let fetched = self.fetch_into_room(&partial, &damaged, holders, &mut |_| {}, &|_, _| {}).await;
         end(&partial, &damaged, fetched)?;
         Ok(tokio::task::spawn_blocking(move || partial.flush()).await??)
+    }
+
+    /// Fetches again what a disk has damaged of a model that a download brought whole: from members that have
+    /// it, else from its hub. True if all of that came; what the files are then, a comparison says.
+    pub async fn repair_whole(
+        &self,
+        id: ModelId,
+        origin: &Origin,
+        holders: &[Holder],
+    ) -> Result<bool, LibraryError> {
+        let Some(_turn) = RepairGuard::begin(self, id) else { return Ok(false) };
+        let store = self.store().clone();
+        let look = move || Ok::<_, StoreError>((store.damaged_chunks(id)?, store.manifest(id)?));
+        let (mut missing, manifest) = tokio::task::spawn_blocking(look).await??;
+        let (name, chunks) = (&manifest.name, missing.len());
+        if chunks == 0 || chunks > REPAIRED_MAX {
+            tracing::info!(model = %id, name, chunks, max = REPAIRED_MAX, "what is damaged is not fetched again alone");
+            return Ok(false);
+        }
+        tracing::warn!(target: "events::model", model = %id, name, chunks, "damaged on this disk: it is to be fetched again");
+        for holder in holders {
+            if missing.is_empty() {
+                break;
+            }
+            match self.repair_from_member(holder, id, &manifest, &mut missing).await {
+                Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
+                Err(error) => error.report(),
+                Ok(()) => {}
+            }
+        }
+        if let Err(error) = self.repair_from_hub(id, &manifest, origin, missing).await {
+            let reasons = chain(&error);
+            tracing::error!(target: "events::model", model = %id, name, chunks, reasons, "what was damaged on this disk was not fetched again");
+            return Ok(false);
+        }
+        tracing::info!(target: "events::model", model = %id, name, chunks, "what was damaged on this disk was fetched again");
+        Ok(true)
+    }
+
+    /// Takes from `missing` what a member gave.
+    async fn repair_from_member(
+        &self,
+        holder: &Holder,
+        id: ModelId,
+        manifest: &Manifest,
+        missing: &mut Vec<ChunkRef>,
+    ) -> Result<(), FetchError> {
+        let mut fetcher = Fetcher::dial(self.endpoint(), holder.node, &holder.addresses).await?;
+        let mut refused = RefusedChunks::default();
+        for chunk in missing.clone() {
+            let mut bytes = vec![0; manifest.chunk_len(chunk).unwrap_or(0) as usize];
+            let place = (manifest.chunk_start(chunk), bytes.as_mut_slice());
+            fetcher.read((id, manifest), &[chunk], place, &mut refused).await?;
+            if refused.has(chunk) {
+                continue;
+            }
+            let store = self.store().clone();
+            let written = tokio::task::spawn_blocking(move || store.repair_chunk(id, chunk, &bytes)).await;
+            let written = written.map_err(LibraryError::from).and_then(|written| Ok(written?));
+            written.map_err(|error| FetchError::Disk { reason: chain(&error) })?;
+            missing.retain(|other| *other != chunk);
+        }
+        Ok(())
+    }
+
+    async fn repair_from_hub(
+        &self,
+        id: ModelId,
+        manifest: &Arc<Manifest>,
+        origin: &Origin,
+        missing: Vec<ChunkRef>,
+    ) -> Result<(), LibraryError> {
+        let (hub, store, manifest, origin) =
+            (self.hub().clone(), self.store().clone(), manifest.clone(), origin.clone());
+        let work = move || {
+            missing.into_iter().try_for_each(|chunk| {
+                let not_fetched = |error: HubBytesError| {
+                    let model = manifest.name.clone();
+                    LibraryError::NotFetched { model, reasons: chain(&error) }
+                };
+                let bytes = hub.chunk_at(&origin, id, &manifest, chunk).map_err(not_fetched)?;
+                Ok::<(), LibraryError>(store.repair_chunk(id, chunk, &bytes)?)
+            })
+        };
+        tokio::task::spawn_blocking(work).await?
     }
 }
 

@@ -14,7 +14,8 @@ const PERCENT_MIN: f64 = 90.0;
 /// Every n-th answer breaks off half way. exo asks for up to 64 MiB at once: with one in a hundred a download
 /// of this size would see none.
 const BREAK_EVERY: u64 = 4;
-/// The machine that pulls.
+/// The machine of the hub, and the one that pulls.
+const HUB_AT: usize = 0;
 const PULLS_AT: usize = 1;
 
 pub fn prove(programs: &Programs, model: &Model, line: Wire) -> anyhow::Result<Verdict> {
@@ -26,7 +27,7 @@ pub fn prove(programs: &Programs, model: &Model, line: Wire) -> anyhow::Result<V
         Err(error) => return Ok(skipped("behind a line", &format!("{error:#}"))),
     };
     let faults = ["--break-every".to_owned(), BREAK_EVERY.to_string()];
-    let hub = Hub::start(&programs.mock_hub, model, Some(&lan), &faults)?;
+    let hub = Hub::start(&programs.mock_hub, &model.folder, Some((&lan, HUB_AT)), &faults)?;
     let target = PullTarget::new(&programs.folder)?;
     let pull = hub.pull(lan.command(PULLS_AT, &programs.exo), &target);
     let line_seconds = 8.0 * model.bytes as f64 / line.bits_per_s as f64;

@@ -23,12 +23,11 @@ const POLL: Duration = Duration::from_millis(50);
 const READ_BYTES: usize = 1 << 20;
 /// The model in the binary, whose head says what a model is.
 const DEMO: &str = "demo-model/exo-demo-Q8_0.gguf";
-const FILE: &str = "pulled-Q8_0.gguf";
+/// The file of a model, as the hub has it.
+pub const FILE: &str = "pulled-Q8_0.gguf";
 /// As the mock hub has it.
-const REPO: &str = "org/repo";
+pub const REPO: &str = "org/repo";
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
-/// The machine of the hub on a network.
-pub const HUB_AT: usize = 0;
 
 /// Builds the mock hub, optimised; where it is.
 pub fn build() -> anyhow::Result<PathBuf> {
@@ -39,7 +38,7 @@ pub fn build() -> anyhow::Result<PathBuf> {
 
 /// A model file in a folder of its own.
 pub struct Model {
-    folder: PathBuf,
+    pub folder: PathBuf,
     pub bytes: u64,
     sha256: String,
 }
@@ -107,22 +106,22 @@ pub struct Counts {
 }
 
 impl Hub {
-    /// Starts with the model, on a network's machine for hubs or on loopback.
+    /// Starts with the files of a folder, on a machine of a network or on loopback.
     pub fn start(
         mock_hub: &Path,
-        model: &Model,
-        lan: Option<&Lan>,
+        folder: &Path,
+        machine: Option<(&Lan, usize)>,
         faults: &[String],
     ) -> anyhow::Result<Self> {
-        let (mut command, address) = match lan {
-            Some(lan) => (lan.command(HUB_AT, mock_hub), lan.address(HUB_AT)),
+        let (mut command, address) = match machine {
+            Some((lan, at)) => (lan.command(at, mock_hub), lan.address(at)),
             None => (Command::new(mock_hub), "127.0.0.1".to_owned()),
         };
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr())?.port();
-        command.arg(&model.folder).args(["--until-stdin-ends", "--address", &address]);
+        command.arg(folder).args(["--until-stdin-ends", "--address", &address]);
         command.args(["--port", &port.to_string()]).args(faults);
         let process = child::start_held(command, &system::cores()?)?;
-        let network = lan.map(|lan| lan.host(HUB_AT).to_owned());
+        let network = machine.map(|(lan, at)| lan.host(at).to_owned());
         let server = Server { address: format!("{address}:{port}").parse()?, secret: String::new(), network };
         let mut hub = Self { process, server };
         wait_for("the start of the mock hub", (START_MAX, POLL), || {
@@ -142,9 +141,14 @@ impl Hub {
         Ok(Counts { sent_bytes: number("sent_bytes")?, data_answers: number("data_answers")? })
     }
 
+    /// Where it is, for `HF_ENDPOINT`.
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.server.address)
+    }
+
     /// Where anyone gets the file.
     pub fn file_address(&self) -> String {
-        format!("http://{}/{REPO}/resolve/main/{FILE}", self.server.address)
+        format!("{}/{REPO}/resolve/main/{FILE}", self.endpoint())
     }
 
     /// `exo pull` of its model, by a command that begins with the program.
@@ -153,7 +157,7 @@ impl Hub {
         program.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         program
             .env("HOME", target.folder.join("home"))
-            .env("HF_ENDPOINT", format!("http://{}", self.server.address))
+            .env("HF_ENDPOINT", self.endpoint())
             .args(["pull", &format!("hf.co/{REPO}"), "--config"])
             .arg(target.folder.join("config.toml"))
             .arg("--data-dir")

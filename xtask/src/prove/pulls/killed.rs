@@ -45,7 +45,7 @@ pub fn prove(programs: &Programs, model: &Model, kills: u32, seed: u64) -> anyho
         bail!("{kills} kills want a model of at least {mib} MiB (--mib)");
     }
     let faults = ["--bytes-per-s".to_owned(), rate.to_string()];
-    let hub = Hub::start(&programs.mock_hub, model, None, &faults)?;
+    let hub = Hub::start(&programs.mock_hub, &model.folder, None, &faults)?;
     let target = PullTarget::new(&programs.folder)?;
     let (mut rng, mut disk) = (Rng::new(seed), DiskProgress::new(&target, model));
     let mut again = Vec::new();

@@ -29,7 +29,7 @@ pub fn prove(programs: &Programs, model: &Model, rounds: u32) -> anyhow::Result<
     if let Some(missing) = ["curl", "dd"].iter().find(|program| !run::has(program)) {
         return Ok(skipped("on loopback", &format!("`{missing}` is not there")));
     }
-    let hub = Hub::start(&programs.mock_hub, model, None, &[])?;
+    let hub = Hub::start(&programs.mock_hub, &model.folder, None, &[])?;
     let mut rates = Rates::default();
     for round in 1..=rounds {
         let target = PullTarget::new(&programs.folder)?;

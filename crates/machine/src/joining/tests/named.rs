@@ -120,3 +120,25 @@ fn who_announces_a_member_again_and_again_makes_few_dials() {
     }
     assert!((50..=64).contains(&learned), "{learned} in ten seconds, where 24 and then four a second may be");
 }
+
+#[test]
+fn names_and_announcements_of_members_use_up_nothing_of_each_others_dials() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    node.admit(keys[1].1);
+    node.take();
+    let moves = |node: &mut Node, port: u16| {
+        announce(node, keys[1].1, SocketAddr::from(([10, 0, 0, 1], port)));
+        node.take().iter().any(|output| matches!(output, JoiningOutput::Learn { .. }))
+    };
+    while node.joining.dials.take(node.now.time) {}
+    assert!(moves(&mut node, 4000), "a member that moved is heard in a flood of names");
+    while node.joining.member_dials.take(node.now.time) {}
+    assert!(!moves(&mut node, 4001), "its own announcements are bounded");
+
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    while node.joining.member_dials.take(node.now.time) {}
+    node.found(keys[1].1, false);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [keys[1].1], "a newcomer is asked in a flood of announcements of a member");
+}
