@@ -67,6 +67,9 @@ pub struct RequestView {
     pub waits_for: Option<String>,
     /// Milliseconds that it has been interrupted, where it is.
     pub interrupted_ms: Option<u64>,
+    /// Milliseconds until it ends with an error unless it has gone on by then, while it is interrupted.
+    #[serde(default)]
+    pub interrupted_left_ms: Option<u64>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Tokens of the answer so far.

@@ -433,11 +433,15 @@ fn requests_table(requests: &[RequestView]) {
 
 fn request_row(request: &RequestView) -> Vec<String> {
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1e3);
-    let phase = match (request.phase, request.interrupted_ms) {
-        (RequestPhase::Queued, _) => "queued".to_owned(),
-        (RequestPhase::Prefill, _) => "prefill".to_owned(),
-        (RequestPhase::Decode, _) => "decode".to_owned(),
-        (RequestPhase::Interrupted, ms) => format!("interrupted {}", seconds(ms.unwrap_or(0))),
+    let phase = match request.phase {
+        RequestPhase::Queued => "queued".to_owned(),
+        RequestPhase::Prefill => "prefill".to_owned(),
+        RequestPhase::Decode => "decode".to_owned(),
+        RequestPhase::Interrupted => {
+            let since = seconds(request.interrupted_ms.unwrap_or(0));
+            let left = request.interrupted_left_ms.map(|ms| format!(", ends in {} s", ms.div_ceil(1000)));
+            format!("interrupted {since}{}", left.unwrap_or_default())
+        }
     };
     let mut id = request.id.clone();
     if request.index > 0 {
@@ -528,6 +532,21 @@ mod tests {
         };
         assert!(text(&["desk"]).starts_with("desk is not there, "), "{}", text(&["desk"]));
         assert!(text(&["desk", "mini"]).starts_with("desk, mini are not there, "));
+    }
+
+    #[test]
+    fn a_request_that_is_interrupted_shows_why_for_how_long_and_when_it_ends() {
+        let mut request: RequestView = serde_json::from_value(serde_json::json!({
+            "id": "r1", "index": 0, "model": "m", "principal": "local", "phase": "interrupted", "waits_for": "interrupted: desk is lost; placing again",
+            "interrupted_ms": 12_340, "interrupted_left_ms": 107_660, "prompt_tokens": 5, "tokens": 7, "age_ms": 20_000, "resumed": 1
+        }))
+        .unwrap();
+        let row = request_row(&request);
+        assert_eq!(row[3], "interrupted 12.3 s, ends in 108 s");
+        assert!(row[7].contains("desk is lost"), "{row:?}");
+        // As a node of an older version tells it.
+        request.interrupted_left_ms = None;
+        assert_eq!(request_row(&request)[3], "interrupted 12.3 s");
     }
 
     #[test]
