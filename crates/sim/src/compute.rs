@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use exo_cluster::{ComputeResult, EngineId, LoadFault, StageGeometry};
+use exo_cluster::wire::TokenResult;
+use exo_cluster::{ComputeResult, EngineId, FailedSequence, LoadFault, StageGeometry};
 use exo_machine::{EngineEvent, Input, LoadedFacts, StepJob};
 use exo_types::{FailureKind, PageKey, ShardPosition, ShardSpec, Term, Time};
 
@@ -134,6 +135,11 @@ impl World {
         let fails = (has_parts && troubles.fail_steps > 0).then_some(FailureKind::Device);
         troubles.fail_steps -= u32::from(fails.is_some());
         let result = match runs.run(self.model.as_ref(), job, fails) {
+            Ok(result) if troubles.no_numbers > 0 => {
+                let (result, is_spoilt) = without_numbers(result);
+                troubles.no_numbers -= u32::from(is_spoilt);
+                result
+            }
             Ok(result) => result,
             Err(misuse) => {
                 let text = format!("n{node} {engine:?} {position:?} step {step}: {}", misuse.0);
@@ -199,5 +205,25 @@ impl World {
         let event = EngineEvent::Lost { reason: "the simulated engine died".to_owned() };
         let at = self.now + Duration::from_millis(1 + draw.0 / 1000 % 20);
         self.input_at(at, node, Input::Engine { engine, event });
+    }
+}
+
+/// What a device gives that makes no numbers; whether there was anything in it.
+fn without_numbers(result: ComputeResult) -> (ComputeResult, bool) {
+    match result {
+        ComputeResult::Rows(rows) if !rows.is_empty() => {
+            (ComputeResult::Rows(vec![0xff; rows.len()].into()), true)
+        }
+        ComputeResult::Tokens(results) if !results.is_empty() => {
+            let lost = |result: TokenResult| FailedSequence {
+                sequence: result.sequence,
+                kind: FailureKind::Device,
+                message: "the simulated logits are no numbers".to_owned(),
+                is_not_finite: true,
+            };
+            let failed = results.into_iter().map(lost).collect();
+            (ComputeResult::Partial { results: Vec::new(), failed }, true)
+        }
+        other => (other, false),
     }
 }

@@ -112,6 +112,14 @@ pub enum FaultKind {
         /// How many.
         count: u32,
     },
+    /// The next steps give what is no number. None is drawn: a device that does so again is out for the rest
+    /// of a run.
+    GiveNoNumbers {
+        /// On which node.
+        node: usize,
+        /// How many.
+        count: u32,
+    },
     /// The next load fails.
     FailLoad {
         /// On which node.
@@ -235,6 +243,7 @@ impl Fault {
                 | FaultKind::LoseEngine { .. }
                 | FaultKind::FailWrite { .. }
                 | FaultKind::FailSteps { .. }
+                | FaultKind::GiveNoNumbers { .. }
                 | FaultKind::FailLoad { .. }
                 | FaultKind::Lie { .. }
                 | FaultKind::LieOfData { .. }

@@ -12,7 +12,9 @@ use exo_machine::{
     Boot, ExchangeId, FetchId, LinkId, LogLimits, MachineConfig, NodeMachine, SampledMeasures, Samples,
 };
 use exo_trust::TrustLog;
-use exo_types::{DeviceState, DiskRoom, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, Time};
+use exo_types::{
+    DeviceState, DiskRoom, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, SupportClass, Time,
+};
 
 use crate::clock::{Clock, EPOCH_UNIX_S};
 use crate::compute::Loaded;
@@ -66,6 +68,8 @@ pub struct Troubles {
     pub slow_disk: Vec<Duration>,
     /// So many steps fail.
     pub fail_steps: u32,
+    /// So many steps give what is no number.
+    pub no_numbers: u32,
     /// Faults in force that make it keep news of the log of trust to itself.
     pub withholds: u32,
     /// The next load fails: refused by the device or not.
@@ -95,6 +99,8 @@ pub struct Process {
     pub engines: BTreeMap<EngineId, Loaded>,
     /// When the device is done with what it was given.
     pub device_free_at: Time,
+    /// Why its device is in quarantine.
+    pub quarantine: Option<String>,
     /// Fetches under way.
     pub fetches: BTreeSet<FetchId>,
     /// Questions of strangers without an answer, and the numbers of their exchanges in the world.
@@ -163,6 +169,7 @@ impl Node {
             rings_at: Time(u64::MAX),
             engines: BTreeMap::new(),
             device_free_at: now,
+            quarantine: None,
             fetches: BTreeSet::new(),
             asked: BTreeMap::new(),
         });
@@ -229,7 +236,15 @@ impl Node {
     /// What the machine is and has at this moment.
     pub fn samples(&self) -> Samples {
         let engines = self.process.iter().flat_map(|process| process.engines.values());
-        let device = device(engines.map(|engine| engine.bytes).sum());
+        let mut device = device(engines.map(|engine| engine.bytes).sum());
+        let quarantine = self.process.as_ref().and_then(|process| process.quarantine.clone());
+        let state = match &quarantine {
+            Some(why) => {
+                (device.support, device.support_reason) = (SupportClass::Unsupported, why.clone());
+                DeviceState::Quarantined
+            }
+            None => DeviceState::Usable,
+        };
         let (id, total) = (device.id.clone(), device.memory_total_bytes);
         Samples {
             facts: NodeFacts {
@@ -243,8 +258,8 @@ impl Node {
             memory_bytes: vec![(id.clone(), total)],
             devices: vec![DeviceReport {
                 device: id,
-                state: DeviceState::Usable,
-                reason: String::new(),
+                state,
+                reason: quarantine.unwrap_or_default(),
                 monitor: Monitor::default(),
             }],
             card_events: Vec::new(),

@@ -187,6 +187,10 @@ impl World {
                 let node = self.node_of(node);
                 self.nodes[node].troubles.fail_steps += count;
             }
+            FaultKind::GiveNoNumbers { node, count } => {
+                let node = self.node_of(node);
+                self.nodes[node].troubles.no_numbers += count;
+            }
             FaultKind::Lie { liar, to, lie } => {
                 let (liar, to) = (1 + liar % (self.nodes.len() - 1).max(1), self.node_of(to));
                 // What an admin signs is no lie.
@@ -259,6 +263,7 @@ impl World {
             | FaultKind::LoseEngine { .. }
             | FaultKind::FailWrite { .. }
             | FaultKind::FailSteps { .. }
+            | FaultKind::GiveNoNumbers { .. }
             | FaultKind::FailLoad { .. }
             | FaultKind::Lie { .. }
             | FaultKind::LieOfData { .. }

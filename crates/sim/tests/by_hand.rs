@@ -162,6 +162,29 @@ fn a_coordinator_whose_disk_hangs_leaves_the_lead_to_another() {
     }
 }
 
+/// A device gives what is no number in two steps, of different requests: nothing is placed on it any more,
+/// and each answer goes on behind its last token.
+#[test]
+fn a_device_that_gives_no_numbers_twice_is_left_out_and_answers_go_on_elsewhere() {
+    let mut left_out = 0;
+    for node in 0..3 {
+        let early = clients::list(SEED, 6, 6_000, 9_000).into_iter();
+        let late = clients::list(SEED, 12, 14_000, 17_000).into_iter().skip(6);
+        let clients = early.chain(late).map(|client| Client { cancel: None, ..client }).collect();
+        let spoilt = FaultKind::GiveNoNumbers { node, count: 1 };
+        let scenario = Scenario { clients, ..scenario(3, true, &[(7_500, spoilt), (15_500, spoilt)], 40) };
+        let mut world = World::new(scenario, Options::default(), ALL);
+        let report = world.run();
+        assert_eq!((report.failure, &report.failed), (None, &vec![]), "node {node}");
+        if let Some(reason) = world.quarantine(node) {
+            assert!(reason.contains("no number"), "{reason}");
+            assert!(!world.has_engine(node), "node {node} computes still");
+            left_out += 1;
+        }
+    }
+    assert!(left_out > 0, "no node that was to give no numbers computed");
+}
+
 /// Node numbers in the order of their keys. Of fresh nodes, the lowest founds.
 fn by_key(nodes: usize) -> Vec<usize> {
     let mut nodes: Vec<usize> = (0..nodes).collect();

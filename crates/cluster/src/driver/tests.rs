@@ -191,7 +191,9 @@ fn a_lost_stage_interrupts_the_answer_and_it_goes_on_behind_its_last_token() {
         let mut d = running();
         token(&mut d, 1000, 2, result(1, 4, 7));
         assert_eq!(feed(&mut d, 1001, lost), ["cancel at 1"]);
-        assert!(matches!(d.phase(), DriverPhase::Interrupted { since } if since == Time::from_millis(1001)));
+        assert!(
+            matches!(d.phase(), DriverPhase::Interrupted { since, .. } if since == Time::from_millis(1001))
+        );
         let again = feed(&mut d, 3000, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
         assert_eq!(again, ["submit 2 to 1 for p2 with 5"]);
     }
