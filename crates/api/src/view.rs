@@ -226,6 +226,10 @@ pub struct NodeView {
     /// It is to have no stages (`exo drain`), or is about to end.
     #[serde(default)]
     pub is_drained: bool,
+    /// Its disk has not answered a write for ten seconds: it computes what it has, and nothing more is placed
+    /// on it until it writes again.
+    #[serde(default)]
+    pub is_disk_hung: bool,
     /// It is an admin whose key signed two changes of the members of which neither follows the other: the key
     /// is in two places, or it lies.
     #[serde(default)]

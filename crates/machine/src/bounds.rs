@@ -137,12 +137,20 @@ fn of_members() -> Vec<Bound> {
 }
 
 fn of_devices() -> Vec<Bound> {
-    vec![Bound::new(
-        "steps in which a device gave what is no number",
-        format!("2 within {}, of two requests", time(non_finite::WITHIN)),
-        "machine",
-        "the device is in quarantine: the processor 10 min, a card 6 h or until `exo devices --retry`; its stages go elsewhere",
-    )]
+    vec![
+        Bound::new(
+            "a write of the log that the disk of any member does not answer",
+            format!("{} in which the node ran", time(LOG_WRITE_MAX)),
+            "machine",
+            "its reports say so: it keeps the stages that it has, and plans leave it out until its disk answers",
+        ),
+        Bound::new(
+            "steps in which a device gave what is no number",
+            format!("2 within {}, of two requests", time(non_finite::WITHIN)),
+            "machine",
+            "the device is in quarantine: the processor 10 min, a card 6 h or until `exo devices --retry`; its stages go elsewhere",
+        ),
+    ]
 }
 
 fn of_cut_off_nodes() -> Vec<Bound> {

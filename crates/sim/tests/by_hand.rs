@@ -162,6 +162,30 @@ fn a_coordinator_whose_disk_hangs_leaves_the_lead_to_another() {
     }
 }
 
+/// The disk of a member that does not lead takes no entry for half a minute: all show that after its ten
+/// seconds and until it answers, and what was asked meanwhile is answered.
+#[test]
+fn a_member_whose_disk_hangs_is_shown_so_until_it_writes_again() {
+    let s = Duration::from_secs;
+    let mut hung = 0;
+    for node in 0..3 {
+        let hang = FaultKind::SlowDisk { node: Whose::Node(node), by: s(30), lasting: s(10) };
+        let client = Client { node, cancel: None, ..clients::list(SEED, 1, 6_000, 6_000).remove(0) };
+        let scenario = Scenario { clients: vec![client], ..scenario(3, true, &[(5_000, hang)], 60) };
+        let mut world = World::new(scenario, Options::default(), ALL);
+        let mut shown = |at_ms: u64| -> Vec<Vec<String>> {
+            world.run_until(Time::from_millis(at_ms));
+            (0..3).map(|node| world.shown_hung_disks(node)).collect()
+        };
+        let whom = node_id(&key(SEED, node)).to_full();
+        assert!(shown(15_000).concat().is_empty(), "node {node}: not before ten seconds");
+        hung += u32::from(shown(19_000).iter().all(|list| *list == [whom.clone()]));
+        assert!(shown(50_000).concat().is_empty(), "node {node}: it writes again");
+        assert_eq!(world.report().failure, None, "node {node}");
+    }
+    assert!(hung >= 2, "{hung} instead of the two that did not lead");
+}
+
 /// A device gives what is no number in two steps, of different requests: nothing is placed on it any more,
 /// and each answer goes on behind its last token.
 #[test]

@@ -106,10 +106,9 @@ fn nodes(view: &ClusterView) {
         if node.role == MemberRole::Admin && view.nodes.len() > 1 {
             name.push_str(" (admin)");
         }
-        let status = match (node.is_drained, status_text(node.status)) {
-            (true, status) => format!("{status}, drained"),
-            (false, status) => status.to_owned(),
-        };
+        let notes = [(node.is_drained, ", drained"), (node.is_disk_hung, ", its disk does not answer")];
+        let notes = notes.into_iter().filter_map(|(is, note)| is.then_some(note));
+        let status: String = std::iter::once(status_text(node.status)).chain(notes).collect();
         if node.devices.is_empty() {
             rows.push(vec![name, status, "-".to_owned(), "-".to_owned(), "-".to_owned()]);
             continue;
