@@ -67,6 +67,9 @@ pub struct RequestView {
     pub waits_for: Option<String>,
     /// Milliseconds that it has been interrupted, where it is.
     pub interrupted_ms: Option<u64>,
+    /// Milliseconds until it ends with an error unless it has gone on by then, while it is interrupted.
+    #[serde(default)]
+    pub interrupted_left_ms: Option<u64>,
     /// Tokens of the prompt.
     pub prompt_tokens: u32,
     /// Tokens of the answer so far.
@@ -223,6 +226,10 @@ pub struct NodeView {
     /// It is to have no stages (`exo drain`), or is about to end.
     #[serde(default)]
     pub is_drained: bool,
+    /// Its disk has not answered a write for ten seconds: it computes what it has, and nothing more is placed
+    /// on it until it writes again.
+    #[serde(default)]
+    pub is_disk_hung: bool,
     /// It is an admin whose key signed two changes of the members of which neither follows the other: the key
     /// is in two places, or it lies.
     #[serde(default)]

@@ -154,6 +154,11 @@ pub const KEYS: &[Key] = &[
         help: "what a request loaded is unloaded when none has used it for so many seconds; 0 never does. The coordinator's counts; what a \
                person placed stays",
     },
+    Key {
+        name: "stream_pause_max",
+        default: "120",
+        help: "seconds that an answer waits to go on after a machine that computes it was lost, 1 to 3600; then it ends with what is missing",
+    },
     Key { name: "context_tokens", default: "4096", help: "context given to a model unless asked otherwise" },
     Key { name: "slots", default: "4", help: "sequences that may run at once unless asked otherwise" },
     Key {
@@ -447,6 +452,16 @@ impl Config {
         Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
     }
 
+    /// How long an interrupted answer may stand still.
+    pub fn stream_pause_max(&self) -> anyhow::Result<Duration> {
+        const NAME: &str = "stream_pause_max";
+        let seconds: u64 = self.parse(NAME)?;
+        match seconds {
+            1..=3600 => Ok(Duration::from_secs(seconds)),
+            _ => Err(self.refused(NAME, "it must be from 1 to 3600 seconds").into()),
+        }
+    }
+
     /// How rows become one vector where neither request nor model says it, if it is set.
     pub fn embedding_pooling(&self) -> anyhow::Result<Option<Pooling>> {
         const NAME: &str = "embedding_pooling";
@@ -658,6 +673,20 @@ mod tests {
             let error = memory(nonsense).unwrap_err().to_string();
             assert!(error.contains(&format!("`memory_mib` is `{nonsense}` (from flag)")), "{error}");
         }
+    }
+
+    #[test]
+    fn an_interrupted_answer_waits_two_minutes_or_as_long_as_is_set() {
+        let pause = |text: &str| resolve(&[("stream_pause_max", text)], &[], "").unwrap().stream_pause_max();
+        let of_nobody = resolve(&[], &[], "").unwrap().stream_pause_max().unwrap();
+        assert_eq!(of_nobody, exo_cluster::PAUSE_MAX);
+        assert_eq!(pause("3600").unwrap(), Duration::from_secs(3600));
+        for wrong in ["0", "3601"] {
+            let error = pause(wrong).unwrap_err().to_string();
+            assert!(error.contains(&format!("`stream_pause_max` is `{wrong}` (from flag)")), "{error}");
+            assert!(error.contains("from 1 to 3600"), "{error}");
+        }
+        assert!(pause("2 min").is_err());
     }
 
     #[test]

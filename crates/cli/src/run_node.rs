@@ -291,6 +291,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         memory_max_bytes: config.memory_max_bytes()?,
         disk: config.disk_limits()?,
         unload_idle_after: config.unload_idle_after()?,
+        stream_pause_max: config.stream_pause_max()?,
         context_tokens,
         slots: config.parse("slots")?,
         cache_tokens,

@@ -58,7 +58,10 @@ fn of_requests() -> Vec<Bound> {
         Bound::new(
             "a request until it runs (placing, loading, queueing, also again where it was lost in a queue), since it came or loading \
              last moved on, which it does for 15 min while a hub asks to wait",
-            time(driver.queue_deadline),
+            format!(
+                "{}; of an answer that a lost node began `stream_pause_max`, where that is longer",
+                time(driver.queue_deadline)
+            ),
             "driver",
             "`Deadline` with what it waits for; streams see it as comment lines all the while",
         ),
@@ -71,7 +74,7 @@ fn of_requests() -> Vec<Bound> {
         ),
         Bound::new(
             "an answer that was interrupted once it ran, until its next token, without the time in which it is computed",
-            time(driver.pause_max),
+            format!("`stream_pause_max`, {} unless set", time(driver.pause_max)),
             "driver",
             "`StageLost` with what was lost and what it waited for; streams see `: interrupted: …` all the while",
         ),
@@ -100,7 +103,7 @@ fn of_requests() -> Vec<Bound> {
             "`Deadline` with how many arrived",
         ),
         Bound::new(
-            "a whole request, all texts of one for vectors together",
+            "a whole request without its pauses; all texts of one for vectors together, with them",
             time(driver.overall_deadline),
             "driver",
             "`Deadline`",

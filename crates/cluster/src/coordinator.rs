@@ -273,9 +273,11 @@ impl Coordinator {
         if report.facts.node == from && self.members.contains_key(&from) && !self.lost.contains(&from) {
             self.follow_links(now, from, &report.links);
             self.throttling.follow(now, from, &report.devices);
+            let is_disk_hung = report.is_disk_hung;
             let before = self.reports.insert(from, report);
             self.heard_at.entry(from).or_insert(now);
-            if let Some(leading) = self.leading.as_mut().filter(|_| before.is_none()) {
+            let is_new = before.is_none_or(|before| before.is_disk_hung && !is_disk_hung);
+            if let Some(leading) = self.leading.as_mut().filter(|_| is_new) {
                 leading.look_again(now);
             }
         } else {

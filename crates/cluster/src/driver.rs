@@ -12,11 +12,12 @@
 //! | state | ends by |
 //! |---|---|
 //! | waiting, submitted, queued, without a token so far | `queue_deadline` after the request, or after loading last moved on |
+//! | the same, of an answer that another node began | the longer of `queue_deadline` and `pause_max` |
 //! | the same after an interruption, once it has run | `pause_max` after the first interruption since the last token |
 //! | running, without a token of the answer | `idle_deadline` and more for its prompt after the last sign of progress |
 //! | running, behind a token | the same is an interruption; the third without a token between ends it |
 //! | ended, tokens outstanding | [`LAST_TOKENS_WITHIN`] |
-//! | any | an instance that was given up; [`interrupt::SETBACKS_MAX`] failures of one kind in a row; `overall_deadline` |
+//! | any | an instance that was given up; [`interrupt::SETBACKS_MAX`] failures of one kind in a row; `overall_deadline`, in which pauses do not count |
 //!
 //! Start reading at [`Driver::handle`].
 
@@ -34,7 +35,7 @@ use exo_types::{Attempt, FailureKind, NodeId, Placement, PlacementId, SequenceId
 
 use self::interrupt::{Interruption, LostRun, lost_run};
 pub use self::types::{
-    DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InterruptCause,
+    DraftCounts, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InterruptCause, PAUSE_MAX,
 };
 use crate::failures::PipelineFailure;
 use crate::instances::HUB_WAITS_MAX;
@@ -71,6 +72,8 @@ pub struct Driver {
     run: Option<SubmittedRun>,
     /// Between an interruption and the next token.
     interruption: Option<Interruption>,
+    /// All pauses that are over.
+    paused: Duration,
     /// Whether any submission of it was computed.
     has_run: bool,
     /// Leading tokens of the first submission that need not be computed.
@@ -123,6 +126,7 @@ impl Driver {
             attempt: None,
             run: None,
             interruption: None,
+            paused: Duration::ZERO,
             has_run,
             cached_tokens: 0,
             drafts: DraftCounts::default(),
@@ -211,7 +215,7 @@ impl Driver {
     pub fn phase(&self) -> DriverPhase {
         let is_running = self.run.as_ref().is_some_and(|run| run.state == RunState::Running);
         if let Some(interruption) = self.interruption.as_ref().filter(|_| !self.over && !is_running) {
-            return DriverPhase::Interrupted { since: interruption.since };
+            return DriverPhase::Interrupted { since: interruption.since, until: self.ends_at(interruption) };
         }
         match &self.run {
             _ if self.over => DriverPhase::Over,
@@ -257,7 +261,7 @@ impl Driver {
 
     /// Which deadline has passed, in words.
     fn overdue(&self, now: Time) -> Option<(FailureKind, String)> {
-        let (age, config) = (now.since(self.started_at), &self.config);
+        let (age, config) = (now.since(self.started_at).saturating_sub(self.paused_for(now)), &self.config);
         let late = |message| Some((FailureKind::Deadline, message));
         if age > config.overall_deadline {
             return late(format!("the request took more than {} s", config.overall_deadline.as_secs()));
@@ -269,8 +273,8 @@ impl Driver {
                 }
                 interruption => {
                     let gone = interruption.as_ref().and_then(|i| self.gone_too_long(now, i));
-                    let is_late = now.since(self.loading_at) > config.queue_deadline;
-                    gone.or_else(|| is_late.then(|| self.not_started(age)).and_then(late))
+                    let is_late = now.since(self.loading_at) > self.start_max();
+                    gone.or_else(|| is_late.then(|| self.not_started(now)).and_then(late))
                 }
             };
         };
@@ -281,7 +285,16 @@ impl Driver {
         self.silent(now).filter(|_| self.generated() == 0).and_then(late)
     }
 
-    fn not_started(&self, age: Duration) -> String {
+    /// For how long it may wait until it runs. Of an answer that another node began that is a pause, too.
+    fn start_max(&self) -> Duration {
+        match self.has_run {
+            true => self.config.queue_deadline.max(self.config.pause_max),
+            false => self.config.queue_deadline,
+        }
+    }
+
+    fn not_started(&self, now: Time) -> String {
+        let age = now.since(self.started_at);
         self.with_interruption(format!("not started after {} s: {}", age.as_secs(), self.standing()))
     }
 

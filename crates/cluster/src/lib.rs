@@ -45,6 +45,7 @@ pub use coordinator::{
 };
 pub use driver::{
     DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InterruptCause,
+    PAUSE_MAX,
 };
 pub use instances::{EngineId, InstanceState, InstanceView, Moving, StageView};
 pub use load_failure::{HOLDERS_NAMED_MAX, LoadFailure, LoadFault};

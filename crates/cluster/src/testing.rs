@@ -183,6 +183,7 @@ pub(crate) fn report(n: u8, free: u64) -> NodeReport {
         measured: NodeMeasurements::default(),
         log: exo_types::LogHead::EMPTY,
         is_leaving: false,
+        is_disk_hung: false,
         reached: Vec::new(),
     }
 }

@@ -170,6 +170,7 @@ impl Cluster {
                 measured: exo_cluster::wire::NodeMeasurements::default(),
                 log: exo_types::LogHead::EMPTY,
                 is_leaving: false,
+                is_disk_hung: false,
                 reached: vec![],
             });
             self.feed(CoordinatorInput::Report { from, report });

@@ -57,6 +57,7 @@ fn came(device: DeviceFacts, measured: NodeMeasurements) -> Result<Box<NodeRepor
         measured,
         log: LogHead::EMPTY,
         is_leaving: false,
+        is_disk_hung: false,
         reached: vec![],
     };
     let bytes = ControlMessage::Report(Box::new(report)).encode();

@@ -9,6 +9,7 @@ use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
 use crate::cut_off::{CUT_OFF_AFTER, LINK_TRIED_FOR};
 use crate::links::{APART_FOR, OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
+use crate::non_finite;
 use crate::persist::LOG_WRITE_MAX;
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
@@ -26,6 +27,7 @@ pub fn table() -> String {
         exo_cluster::bounds::bounds(),
         of_links(),
         of_members(),
+        of_devices(),
         of_cut_off_nodes(),
         of_copies(),
         of_askers(),
@@ -130,6 +132,23 @@ fn of_members() -> Vec<Bound> {
             time(WATCHED_EVERY),
             "machine",
             "the server hears that it is watched; without that for 150 s it ends the request itself",
+        ),
+    ]
+}
+
+fn of_devices() -> Vec<Bound> {
+    vec![
+        Bound::new(
+            "a write of the log that the disk of any member does not answer",
+            format!("{} in which the node ran", time(LOG_WRITE_MAX)),
+            "machine",
+            "its reports say so: it keeps the stages that it has, and plans leave it out until its disk answers",
+        ),
+        Bound::new(
+            "steps in which a device gave what is no number",
+            format!("2 within {}, of two requests", time(non_finite::WITHIN)),
+            "machine",
+            "the device is in quarantine: the processor 10 min, a card 6 h or until `exo devices --retry`; its stages go elsewhere",
         ),
     ]
 }

@@ -500,6 +500,7 @@ impl NodeMachine {
             measured: self.measured(),
             log: self.log.durable(),
             is_leaving: self.asks.leaving_said.is_some_and(|at| now.since(at) <= LEAVING_FOR),
+            is_disk_hung: self.writes.is_log_late(self.awake.ran()),
         }
     }
 
@@ -776,7 +777,7 @@ fn is_alike(before: &NodeReport, now: &NodeReport) -> bool {
         && before.models == now.models
         && before.unreached == now.unreached
         && before.instance_failures == now.instance_failures
-        && before.is_leaving == now.is_leaving
+        && (before.is_leaving, before.is_disk_hung) == (now.is_leaving, now.is_disk_hung)
         && before.card_events == now.card_events
 }
 

@@ -18,6 +18,8 @@ use exo_types::{
     ShardPosition, StepFrame, Term, TypeRates, WeightTypes,
 };
 
+use crate::non_finite::NonFiniteSteps;
+
 /// Steps of one token that make a sample.
 const DECODE_STEPS: u32 = 32;
 /// A shorter prompt says little of arithmetic.
@@ -37,6 +39,8 @@ pub(crate) struct StepCorrections {
     in_flight: Vec<InFlight>,
     decodes: BTreeMap<EngineId, Decodes>,
     devices: BTreeMap<DeviceId, DeviceCorrections>,
+    /// Steps in which devices gave what is no number.
+    pub(crate) non_finite: NonFiniteSteps,
 }
 
 /// A step that an engine has been given.

@@ -12,8 +12,8 @@ use exo_cluster::{DraftCounts, EngineId, InstanceView, PlanId, State};
 use exo_planner::PlanRequest;
 
 use exo_types::{
-    Ancestors, DiskRoom, Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, PageKey, SampledToken,
-    SequenceId, SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term, Transport,
+    Ancestors, DeviceId, DiskRoom, Epoch, FailureKind, InstanceId, LogHead, ModelId, NodeId, PageKey,
+    SampledToken, SequenceId, SequenceSpec, Shard, ShardPosition, ShardSpec, StepFrame, Term, Transport,
 };
 
 use crate::ActRefusal;
@@ -127,6 +127,14 @@ pub enum Effect {
     },
     /// End it at the next layer and free everything. Answer `Unloaded`.
     Unload(EngineId),
+    /// A device of this node gives what is no number: nothing is placed on it for a while, which its samples
+    /// say from then on.
+    Quarantine {
+        /// Which.
+        device: DeviceId,
+        /// What it did.
+        reason: String,
+    },
     /// Sign with this node's key. Answer `Signed`.
     Sign {
         /// Its number.

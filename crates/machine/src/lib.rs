@@ -55,6 +55,7 @@ mod log;
 mod machine;
 mod membership;
 mod names;
+mod non_finite;
 mod notice;
 mod persist;
 mod pipelines;

@@ -66,13 +66,17 @@ impl NodeMachine {
                 StageOutput::Rewire { term, keep } => {
                     self.out.push(Effect::Rewire { engine, position, term, keep });
                 }
+                StageOutput::NotFinite { request } => self.gave_no_numbers(engine, request),
                 #[cfg(feature = "planted")]
                 StageOutput::Send { to, message: message @ DataMessage::Tokens(_) }
                     if self.has_bug(crate::planted::Bug::ThriceTold) =>
                 {
                     (0..3).for_each(|_| self.send_data(to, message.clone()));
                 }
-                StageOutput::Send { to, message } => self.send_data(to, message),
+                StageOutput::Send { to, message } => {
+                    self.note_numbers(engine, &message);
+                    self.send_data(to, message);
+                }
             }
         }
     }

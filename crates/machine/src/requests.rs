@@ -404,12 +404,19 @@ impl NodeMachine {
     }
 
     fn request_view(&self, id: SequenceId, entry: &DriverEntry) -> RequestView {
-        let ms = |since: Time| self.awake.now().since(since).as_millis() as u64;
-        let (phase, interrupted_ms) = match entry.driver.phase() {
-            DriverPhase::Running(_) if entry.tokens_since > 0 => (RequestPhase::Decode, None),
-            DriverPhase::Running(_) => (RequestPhase::Prefill, None),
-            DriverPhase::Interrupted { since } => (RequestPhase::Interrupted, Some(ms(since))),
-            _ => (RequestPhase::Queued, None),
+        let now = self.awake.now();
+        let ms = |since: Time| now.since(since).as_millis() as u64;
+        let phase = match entry.driver.phase() {
+            DriverPhase::Running(_) if entry.tokens_since > 0 => RequestPhase::Decode,
+            DriverPhase::Running(_) => RequestPhase::Prefill,
+            DriverPhase::Interrupted { .. } => RequestPhase::Interrupted,
+            _ => RequestPhase::Queued,
+        };
+        let (interrupted_ms, interrupted_left_ms) = match entry.driver.phase() {
+            DriverPhase::Interrupted { since, until } => {
+                (Some(ms(since)), Some(until.since(now).as_millis() as u64))
+            }
+            _ => (None, None),
         };
         let waits = matches!(phase, RequestPhase::Queued | RequestPhase::Interrupted);
         RequestView {
@@ -420,6 +427,7 @@ impl NodeMachine {
             phase,
             waits_for: waits.then(|| entry.told.to_string()),
             interrupted_ms,
+            interrupted_left_ms,
             prompt_tokens: entry.prompt_tokens,
             tokens: (entry.driver.history().len() as u32).saturating_sub(entry.prompt_tokens),
             age_ms: ms(entry.came_at),

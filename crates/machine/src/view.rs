@@ -172,6 +172,7 @@ impl ViewInputs<'_> {
             process_bytes: report.and_then(|r| r.process_bytes),
             card_events: report.map(card_event_views).unwrap_or_default(),
             is_drained: self.state.drained().contains(&node) || report.is_some_and(|r| r.is_leaving),
+            is_disk_hung: report.is_some_and(|r| r.is_disk_hung),
             has_forked: role == Some(Role::Admin) && self.trust.forked().contains(&node),
         }
     }

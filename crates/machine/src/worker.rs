@@ -26,6 +26,8 @@ pub(crate) struct Engine {
     pub(crate) unpacked_bytes: u64,
     /// Time spent computing.
     pub(crate) busy: Duration,
+    /// Whether any of its steps gave numbers.
+    pub(crate) gave_numbers: bool,
     /// What its sequences belong to.
     wired: Option<ShardPosition>,
     /// What it is being rewired for.
@@ -179,7 +181,9 @@ impl NodeMachine {
         tracing::info!(target: "events::shard", engine = engine.0, layers = %spec.layers, "loading");
         self.out.push(Effect::Load { engine, spec: Box::new(spec.clone()) });
         let (loaded, unpacked_bytes, busy, wired, rewiring) = (None, 0, Duration::ZERO, None, None);
-        self.engines.insert(engine, Engine { spec, loaded, unpacked_bytes, busy, wired, rewiring });
+        let gave_numbers = false;
+        let entry = Engine { spec, loaded, unpacked_bytes, busy, gave_numbers, wired, rewiring };
+        self.engines.insert(engine, entry);
     }
 
     fn release(&mut self, engine: EngineId) {

@@ -32,6 +32,8 @@ pub struct Compute {
     here: OnceLock<Opened>,
     /// In the order in which they were asked for.
     cards: Vec<Card>,
+    /// Why nothing is placed on the device of this process, and until when.
+    left_out: Option<(Time, String)>,
     /// Nobody has said what computes: beside cards with memory of their own the processor is a device like
     /// them, for what they do not hold.
     is_chosen: bool,
@@ -165,7 +167,15 @@ impl Compute {
 
     fn open_asked(asks: Vec<DeviceAsk>, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
         let (here, sensed) = (OnceLock::new(), Sensed::default());
-        let compute = Self { here, cards: Vec::new(), is_chosen: false, why: None, sensed, types: None };
+        let compute = Self {
+            here,
+            cards: Vec::new(),
+            left_out: None,
+            is_chosen: false,
+            why: None,
+            sensed,
+            types: None,
+        };
         let Some(first) = asks.first() else {
             compute.processor(config, host)?;
             return Ok(compute);
@@ -189,9 +199,16 @@ impl Compute {
     /// where it is needed: while it stands in for them all, and for as long as it `is_used` then. Beside
     /// those that the node chose it always does.
     pub fn facts(&self, is_used: bool) -> Vec<DeviceFacts> {
-        let here = self.here.get().map(|(_, facts)| match &self.types {
-            Some(types) => DeviceFacts { rates_by_type: types.clone(), ..facts.clone() },
-            None => facts.clone(),
+        let here = self.here.get().map(|(_, facts)| {
+            let mut facts = facts.clone();
+            if let Some(types) = &self.types {
+                facts.rates_by_type.clone_from(types);
+            }
+            if let Some((_, why)) = &self.left_out {
+                facts.support = SupportClass::Unsupported;
+                facts.support_reason = format!("{} ({}) is {why}", facts.name, facts.id);
+            }
+            facts
         });
         let here = here.filter(|_| self.has_both() || self.is_left_to_processor() || is_used);
         let mut facts: Vec<_> = self.cards.iter().map(Card::facts_now).chain(here).collect();
@@ -219,8 +236,35 @@ impl Compute {
 
     /// Whether a device takes work, and why not.
     pub fn state(&self, device: &DeviceId) -> (DeviceState, String) {
-        self.card(device)
-            .map_or((DeviceState::Usable, String::new()), |card| (*card.state.borrow(), card.reason_now()))
+        match (self.card(device), &self.left_out) {
+            (Some(card), _) => (*card.state.borrow(), card.reason_now()),
+            (None, Some((_, why))) if self.is_here(device) => (DeviceState::Quarantined, why.clone()),
+            (None, _) => (DeviceState::Usable, String::new()),
+        }
+    }
+
+    /// Whether it is the device of this process.
+    pub fn is_here(&self, device: &DeviceId) -> bool {
+        self.here.get().is_some_and(|(_, facts)| facts.id == *device)
+    }
+
+    /// Leaves the device of this process out until then. Gives what is displayed; `None` if it is another, or
+    /// left out already.
+    pub fn leave_out_here(&mut self, device: &DeviceId, until: Time, reason: &str) -> Option<String> {
+        if !self.is_here(device) || self.left_out.is_some() {
+            return None;
+        }
+        let why = format!("in quarantine for ten minutes: {reason}; a restart of the node ends that sooner");
+        let text = format!("the device {device} is {why}");
+        self.left_out = Some((until, why));
+        Some(text)
+    }
+
+    /// Ends that, at this time only if its own has come. Gives the device if it was left out.
+    pub fn end_left_out(&mut self, at: Option<Time>) -> Option<DeviceId> {
+        let is_over = |(until, _): &(Time, String)| at.is_none_or(|at| at >= *until);
+        self.left_out.take_if(|left_out| is_over(left_out))?;
+        self.here.get().map(|(_, facts)| facts.id.clone())
     }
 
     /// The sensors of a device, given what its workers last said.
@@ -323,6 +367,12 @@ impl Compute {
         Some(card.lost(now, reason))
     }
 
+    /// A graphics processor is there and cannot be used. `None` if it is none, or not in use anyway.
+    pub fn give_up(&mut self, device: &DeviceId, reason: &str) -> Option<Loss> {
+        let card = self.card_mut(device).filter(|card| *card.state.borrow() == DeviceState::Usable)?;
+        Some(card.fail(reason))
+    }
+
     /// The check of a lost graphics processor begins.
     pub fn verifying(&mut self, device: &DeviceId) {
         if let Some(card) = self.card_mut(device) {
@@ -408,6 +458,26 @@ fn free_beside(free_at_start: u64, workers: &[WorkerMemory]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_device_of_this_process_is_left_out_for_its_time_and_says_why() {
+        let device = exo_backend_cpu::CpuDevice::open(Default::default()).unwrap();
+        let facts = device.facts();
+        let id = facts.id.clone();
+        let here: OnceLock<Opened> = OnceLock::from((device as Arc<dyn Device>, facts));
+        let (cards, left_out, is_chosen, why, types) = (Vec::new(), None, false, None, None);
+        let sensed = Sensed::default();
+        let mut compute = Compute { here, cards, left_out, is_chosen, why, sensed, types };
+        let until = Time::from_millis(10);
+        assert_eq!(compute.leave_out_here(&DeviceId("cuda:1".to_owned()), until, "wrong"), None);
+        assert!(compute.leave_out_here(&id, until, "it was wrong").is_some());
+        let facts = compute.facts(false).remove(0);
+        assert!(facts.support == SupportClass::Unsupported && facts.support_reason.contains("it was wrong"));
+        assert_eq!(compute.state(&id).0, DeviceState::Quarantined);
+        assert_eq!(compute.end_left_out(Some(Time::from_millis(9))), None, "not yet");
+        assert_eq!(compute.end_left_out(Some(until)), Some(id.clone()));
+        assert_eq!(compute.state(&id), (DeviceState::Usable, String::new()));
+    }
 
     #[test]
     fn free_memory_counts_what_every_worker_holds_and_what_the_driver_knows_of_others() {

@@ -65,6 +65,8 @@ pub struct NodeConfig {
     /// What a request loaded is unloaded when none has used it for so long, while this node coordinates;
     /// `None` never does.
     pub unload_idle_after: Option<Duration>,
+    /// How long an answer that was interrupted may stand still before it ends with what was lost.
+    pub stream_pause_max: Duration,
     /// Context of an instance unless asked otherwise; never more than the model's own.
     pub context_tokens: u32,
     /// Slots of an instance unless asked otherwise.

@@ -354,6 +354,7 @@ fn results(engine: &mut Engine, frame: &StepFrame, sampled: Sampled) -> ComputeR
         sequence,
         kind: kind_of_sample(&error),
         message: chain(&error),
+        is_not_finite: matches!(error, SampleError::NotFinite { .. }),
     });
     ComputeResult::Partial { results, failed: failed.collect() }
 }

@@ -92,6 +92,7 @@ impl Hands {
             }
             Effect::Compute { engine, position, job } => self.engines.compute(engine, position, job),
             Effect::Unload(engine) => self.engines.unload(engine),
+            Effect::Quarantine { device, reason } => self.devices.give_up(&device, &reason),
             Effect::Sign { id, bytes } => self.joining.sign(id, &bytes),
             Effect::Draft(ask) => self.draft(ask),
             Effect::Joining(effect) => self.joining.carry_out(effect),

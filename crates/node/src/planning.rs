@@ -261,6 +261,7 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                     Some("its node is not there".to_owned())
                 }
                 _ if node.is_drained => Some("its node is drained".to_owned()),
+                _ if node.is_disk_hung => Some("the disk of its node does not answer".to_owned()),
                 (_, DeviceState::Lost | DeviceState::Quarantined, _) => Some(device.state_reason.clone()),
                 (.., SupportClass::Unsupported) => Some(device.support_reason.clone()),
                 _ => None,

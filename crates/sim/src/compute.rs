@@ -145,8 +145,7 @@ impl World {
             return self
                 .fail("effects_make_sense", format!("n{node} computes on {engine:?}, which is not loaded"));
         };
-        let is_last = part_of(&loaded.spec).head;
-        let fault = if has_parts { troubles.take_step_fault(is_last) } else { None };
+        let fault = if has_parts { troubles.take_step_fault() } else { None };
         let result = match runs.run(self.model.as_ref(), job, fault.map(|(fault, _)| fault)) {
             Ok(result) => result,
             Err(misuse) => {

@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exo_cluster::ComputeResult;
 use exo_cluster::wire::{StageCommand, TokenResult};
+use exo_cluster::{ComputeResult, FailedSequence};
 use exo_machine::StepJob;
 use exo_types::{Attempt, FailureKind, PageKey, Principal, SequenceId, SequenceSpec, Shard, StepSequence};
 
@@ -104,6 +104,7 @@ impl Engine {
             Some(StepFault::Fails(kind)) => {
                 Ok(self.fail(parts, kind, "the simulated device failed".to_owned()))
             }
+            Some(StepFault::NoNumbers) if self.shard.head => Ok(no_logits(self.advance(model, parts, &rows)?)),
             Some(StepFault::NoNumbers) => self.advance(&NoNumbers, parts, &rows),
             None => self.advance(model, parts, &rows),
         }
@@ -313,6 +314,19 @@ fn sample(model: &dyn Model, spec: &SequenceSpec, part: &StepSequence, leaving: 
 
 fn misuse<T>(what: String) -> Result<T, Misuse> {
     Err(Misuse(what))
+}
+
+/// Logits that are no numbers: the engine says so of each sequence that was to get a token.
+fn no_logits(computed: ComputeResult) -> ComputeResult {
+    let ComputeResult::Tokens(results) = computed else { return computed };
+    let failed = |result: TokenResult| FailedSequence {
+        sequence: result.sequence,
+        kind: FailureKind::Device,
+        message: "the simulated logits are no numbers".to_owned(),
+        is_not_finite: true,
+    };
+    let failed = results.into_iter().map(failed).collect();
+    ComputeResult::Partial { results: Vec::new(), failed }
 }
 
 #[cfg(test)]

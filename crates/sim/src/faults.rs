@@ -113,7 +113,7 @@ pub enum FaultKind {
         /// How many.
         count: u32,
     },
-    /// The device gives rows that are no numbers, in the next steps of a stage that others follow.
+    /// The device gives what is no number, in the next steps.
     NoNumbers {
         /// On which node.
         node: usize,

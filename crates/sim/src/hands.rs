@@ -52,6 +52,13 @@ impl World {
             }
             Effect::Compute { engine, position, job } => self.compute(node, engine, position, &job),
             Effect::Unload(engine) => self.unload(node, engine),
+            Effect::Quarantine { reason, .. } => {
+                if let Some(process) = &mut self.nodes[node].process {
+                    process.quarantine = Some(reason);
+                }
+                let samples = Box::new(self.nodes[node].samples());
+                self.input_at(self.now + Duration::from_millis(1), node, Input::Sampled(samples));
+            }
             Effect::Sign { id, bytes } => {
                 let signature = self.nodes[node].key.sign(&bytes).to_bytes();
                 let delay = self.draw(node).micros(30, 500);

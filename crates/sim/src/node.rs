@@ -13,7 +13,7 @@ use exo_machine::{
 };
 use exo_trust::TrustLog;
 use exo_types::{
-    DeviceState, DiskRoom, FailureKind, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, Time,
+    DeviceState, DiskRoom, FailureKind, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, SupportClass, Time,
 };
 
 use crate::clock::{Clock, EPOCH_UNIX_S};
@@ -71,7 +71,7 @@ pub struct Troubles {
     pub slow_disk: Vec<Duration>,
     /// So many steps fail.
     pub fail_steps: u32,
-    /// So many steps of a stage that others follow give no numbers.
+    /// So many steps give what is no number.
     pub no_numbers: u32,
     /// Faults in force that make it keep news of the log of trust to itself.
     pub withholds: u32,
@@ -87,13 +87,13 @@ pub struct Troubles {
 
 impl Troubles {
     /// What goes wrong with the next step, and what that is called where faults are counted; `None` if
-    /// nothing does. Logits that are no numbers are the engine's to notice, so the last stage gives none.
-    pub fn take_step_fault(&mut self, is_last: bool) -> Option<(StepFault, &'static str)> {
+    /// nothing does.
+    pub fn take_step_fault(&mut self) -> Option<(StepFault, &'static str)> {
         if self.fail_steps > 0 {
             self.fail_steps -= 1;
             return Some((StepFault::Fails(FailureKind::Device), "step fails"));
         }
-        if self.no_numbers > 0 && !is_last {
+        if self.no_numbers > 0 {
             self.no_numbers -= 1;
             return Some((StepFault::NoNumbers, "step gives no numbers"));
         }
@@ -126,6 +126,8 @@ pub struct Process {
     pub engines: BTreeMap<EngineId, Loaded>,
     /// When the device is done with what it was given.
     pub device_free_at: Time,
+    /// Why its device is in quarantine.
+    pub quarantine: Option<String>,
     /// Fetches under way.
     pub fetches: BTreeSet<FetchId>,
     /// Questions of strangers without an answer, and the numbers of their exchanges in the world.
@@ -203,6 +205,7 @@ impl Node {
             rings_at: Time(u64::MAX),
             engines: BTreeMap::new(),
             device_free_at: now,
+            quarantine: None,
             fetches: BTreeSet::new(),
             asked: BTreeMap::new(),
         });
@@ -273,6 +276,14 @@ impl Node {
         if !self.troubles.memory_taken.is_empty() {
             device.memory_free_bytes = device.memory_free_bytes.min(MEMORY_LEFT_BYTES);
         }
+        let quarantine = self.process.as_ref().and_then(|process| process.quarantine.clone());
+        let state = match &quarantine {
+            Some(why) => {
+                (device.support, device.support_reason) = (SupportClass::Unsupported, why.clone());
+                DeviceState::Quarantined
+            }
+            None => DeviceState::Usable,
+        };
         let (id, total) = (device.id.clone(), device.memory_total_bytes);
         Samples {
             facts: NodeFacts {
@@ -286,8 +297,8 @@ impl Node {
             memory_bytes: vec![(id.clone(), total)],
             devices: vec![DeviceReport {
                 device: id,
-                state: DeviceState::Usable,
-                reason: String::new(),
+                state,
+                reason: quarantine.unwrap_or_default(),
                 monitor: Monitor::default(),
             }],
             card_events: Vec::new(),

@@ -318,6 +318,23 @@ impl World {
         view.into_iter().flat_map(|view| view.instances).map(|instance| instance.placement).collect()
     }
 
+    /// The members whose disks a node shows as hung, while its process runs.
+    pub fn shown_hung_disks(&self, node: usize) -> Vec<String> {
+        let view = self.nodes[node].process.as_ref().map(|process| process.machine.view());
+        let nodes = view.into_iter().flat_map(|view| view.nodes);
+        nodes.filter(|node| node.is_disk_hung).map(|node| node.id).collect()
+    }
+
+    /// Why a node's device is in quarantine, while its process runs.
+    pub fn quarantine(&self, node: usize) -> Option<&str> {
+        self.nodes[node].process.as_ref()?.quarantine.as_deref()
+    }
+
+    /// Whether a node computes for a placement, while its process runs.
+    pub fn has_engine(&self, node: usize) -> bool {
+        self.nodes[node].process.as_ref().is_some_and(|process| !process.engines.is_empty())
+    }
+
     /// The coordinator that a node shows as out of its reach, while its process runs.
     pub fn unheard_coordinator(&self, node: usize) -> Option<String> {
         let view = self.nodes[node].process.as_ref()?.machine.view();

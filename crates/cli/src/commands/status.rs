@@ -106,10 +106,9 @@ fn nodes(view: &ClusterView) {
         if node.role == MemberRole::Admin && view.nodes.len() > 1 {
             name.push_str(" (admin)");
         }
-        let status = match (node.is_drained, status_text(node.status)) {
-            (true, status) => format!("{status}, drained"),
-            (false, status) => status.to_owned(),
-        };
+        let notes = [(node.is_drained, ", drained"), (node.is_disk_hung, ", its disk does not answer")];
+        let notes = notes.into_iter().filter_map(|(is, note)| is.then_some(note));
+        let status: String = std::iter::once(status_text(node.status)).chain(notes).collect();
         if node.devices.is_empty() {
             rows.push(vec![name, status, "-".to_owned(), "-".to_owned(), "-".to_owned()]);
             continue;
@@ -433,11 +432,15 @@ fn requests_table(requests: &[RequestView]) {
 
 fn request_row(request: &RequestView) -> Vec<String> {
     let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1e3);
-    let phase = match (request.phase, request.interrupted_ms) {
-        (RequestPhase::Queued, _) => "queued".to_owned(),
-        (RequestPhase::Prefill, _) => "prefill".to_owned(),
-        (RequestPhase::Decode, _) => "decode".to_owned(),
-        (RequestPhase::Interrupted, ms) => format!("interrupted {}", seconds(ms.unwrap_or(0))),
+    let phase = match request.phase {
+        RequestPhase::Queued => "queued".to_owned(),
+        RequestPhase::Prefill => "prefill".to_owned(),
+        RequestPhase::Decode => "decode".to_owned(),
+        RequestPhase::Interrupted => {
+            let since = seconds(request.interrupted_ms.unwrap_or(0));
+            let left = request.interrupted_left_ms.map(|ms| format!(", ends in {} s", ms.div_ceil(1000)));
+            format!("interrupted {since}{}", left.unwrap_or_default())
+        }
     };
     let mut id = request.id.clone();
     if request.index > 0 {
@@ -546,6 +549,21 @@ mod tests {
         };
         assert_eq!(lost(Some(LossView { share: 0.025, packets: 80, window_s: 60 })), "2.5 % of 80 in 60 s");
         assert_eq!(lost(None), "-", "of TCP it is not known");
+    }
+
+    #[test]
+    fn a_request_that_is_interrupted_shows_why_for_how_long_and_when_it_ends() {
+        let mut request: RequestView = serde_json::from_value(serde_json::json!({
+            "id": "r1", "index": 0, "model": "m", "principal": "local", "phase": "interrupted", "waits_for": "interrupted: desk is lost; placing again",
+            "interrupted_ms": 12_340, "interrupted_left_ms": 107_660, "prompt_tokens": 5, "tokens": 7, "age_ms": 20_000, "resumed": 1
+        }))
+        .unwrap();
+        let row = request_row(&request);
+        assert_eq!(row[3], "interrupted 12.3 s, ends in 108 s");
+        assert!(row[7].contains("desk is lost"), "{row:?}");
+        // As a node of an older version tells it.
+        request.interrupted_left_ms = None;
+        assert_eq!(request_row(&request)[3], "interrupted 12.3 s");
     }
 
     #[test]

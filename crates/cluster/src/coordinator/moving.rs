@@ -91,6 +91,16 @@ impl Coordinator {
             || self.leading.as_ref().is_some_and(|l| l.leaving.contains_key(&node))
     }
 
+    /// Whether no further stage is to be on a node. One whose disk does not answer keeps those that it has:
+    /// they compute without it.
+    pub(super) fn takes_no_more(&self, node: NodeId) -> bool {
+        self.is_drained(node) || self.is_disk_hung(node)
+    }
+
+    pub(super) fn is_disk_hung(&self, node: NodeId) -> bool {
+        self.reports.get(&node).is_some_and(|report| report.is_disk_hung)
+    }
+
     /// Brings a move further, begins one, or gives it up. What serves and has lost nothing comes here.
     pub(super) fn move_on(&mut self, now: Time, instance: InstanceId, out: &mut Vec<CoordinatorOutput>) {
         let Some(entry) = self.state.instances().get(&instance) else { return };
@@ -181,7 +191,7 @@ impl Coordinator {
         };
         let is_there = |ahead: &PreparedShard| {
             let well = self.avoided(now, instance, ahead.node, &ahead.spec.device).is_none();
-            well && !self.is_gone(leading, now, ahead.node) && !self.is_drained(ahead.node)
+            well && !self.is_gone(leading, now, ahead.node) && !self.takes_no_more(ahead.node)
         };
         self.ahead(instance).iter().all(is_there) && self.reach().joins(&moving.placement.stages)
     }

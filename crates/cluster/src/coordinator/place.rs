@@ -91,7 +91,7 @@ impl Coordinator {
     fn disk_rooms(&self, now: Time, model: ModelId) -> Vec<(NodeId, DiskRoom)> {
         let is_placed = |model: ModelId| self.state.instances().values().any(|i| i.placement.model == model);
         let is_there = |node| self.leading.as_ref().is_some_and(|leading| !self.is_gone(leading, now, node));
-        disk_rooms(&self.reports, model, is_placed, |node| is_there(node) && !self.is_drained(node))
+        disk_rooms(&self.reports, model, is_placed, |node| is_there(node) && !self.takes_no_more(node))
     }
 
     /// Every device of the members alive, with the memory that `replaced` may fill.
@@ -118,7 +118,9 @@ impl Coordinator {
                 }
                 let avoided = replaced.and_then(|instance| self.avoided(now, instance, node, &facts.id));
                 let excluded = match self.exclusion(node, facts) {
-                    Some(DeviceExclusion::Drained) if avoided.is_some() => avoided,
+                    Some(DeviceExclusion::Drained | DeviceExclusion::DiskHung) if avoided.is_some() => {
+                        avoided
+                    }
                     Some(excluded) => Some(excluded.to_string()),
                     None => avoided,
                 };
@@ -135,7 +137,8 @@ impl Coordinator {
     fn exclusion(&self, node: NodeId, facts: &DeviceFacts) -> Option<DeviceExclusion> {
         match facts.support {
             SupportClass::Unsupported => Some(DeviceExclusion::Unsupported(facts.support_reason.clone())),
-            _ => self.is_drained(node).then_some(DeviceExclusion::Drained),
+            _ if self.is_drained(node) => Some(DeviceExclusion::Drained),
+            _ => self.is_disk_hung(node).then_some(DeviceExclusion::DiskHung),
         }
     }
 

@@ -81,9 +81,13 @@ impl Coordinator {
             let avoided = self.avoided(now, instance, d.node, &d.device.id);
             d.device.support != SupportClass::Unsupported && avoided.is_none()
         };
-        let stays = |d: &PlanDevice| of == RepairScope::Loss && self.is_drained(d.node) && is_well(d);
+        // What is drained goes only when it moves as a whole; a hung disk moves nothing.
+        let stays = |d: &PlanDevice| match self.is_drained(d.node) {
+            true => of == RepairScope::Loss && is_well(d),
+            false => self.is_disk_hung(d.node) && is_well(d),
+        };
         let mut repair = Repair::new(&request, &reach, entry, of, stays);
-        repair.room.close(|d| self.is_drained(d.node));
+        repair.room.close(|d| self.takes_no_more(d.node));
         while let Some(gap) = repair.gap() {
             repair.fill(gap)?;
         }

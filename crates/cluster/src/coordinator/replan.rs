@@ -124,10 +124,10 @@ impl Coordinator {
         }
     }
 
-    /// The devices of members that are there, supported and not drained.
+    /// The devices of members that are there, supported, and may have more stages.
     fn usable(&self, now: Time) -> BTreeSet<(NodeId, DeviceId)> {
         let Some(leading) = &self.leading else { return BTreeSet::new() };
-        let is_there = |node: NodeId| !self.is_gone(leading, now, node) && !self.is_drained(node);
+        let is_there = |node: NodeId| !self.is_gone(leading, now, node) && !self.takes_no_more(node);
         let there = self.reports.iter().filter(|(node, _)| is_there(**node));
         let devices = there.flat_map(|(&node, report)| report.facts.devices.iter().map(move |d| (node, d)));
         let supported = devices.filter(|(_, device)| device.support != SupportClass::Unsupported);

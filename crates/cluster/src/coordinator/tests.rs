@@ -1,4 +1,5 @@
 mod dry_run;
+mod hung_disk;
 mod links;
 mod moving;
 mod pins;

@@ -159,6 +159,22 @@ impl Driver {
         }
     }
 
+    /// When it ends unless it goes on before.
+    pub(super) fn ends_at(&self, interruption: &Interruption) -> Time {
+        let paused = match self.has_run {
+            true => interruption.since + self.config.pause_max,
+            false => self.loading_at + self.start_max(),
+        };
+        interruption.gone_since.map_or(paused, |since| paused.min(since + GONE_MAX))
+    }
+
+    /// How long it has stood still in all, at this moment.
+    pub(super) fn paused_for(&self, now: Time) -> Duration {
+        let Some(interruption) = &self.interruption else { return self.paused };
+        let until = self.run.as_ref().and_then(|run| run.running_since).unwrap_or(now);
+        self.paused + until.since(interruption.since)
+    }
+
     /// Its instance is gone for good.
     pub(super) fn gone_too_long(
         &self,

@@ -189,6 +189,7 @@ impl Driver {
             let message = format!("token {token} arrived, the vocabulary has {vocab}");
             return self.setback(now, FailureKind::Protocol, InterruptCause::Said(message), out);
         }
+        let paused = self.paused_for(now);
         let Some(run) = &mut self.run else { return };
         let accepted = result.drafts_accepted();
         self.drafts.accepted += accepted;
@@ -198,7 +199,7 @@ impl Driver {
         run.state = RunState::Running;
         run.running_since.get_or_insert(now);
         self.has_run = true;
-        self.interruption = None;
+        (self.interruption, self.paused) = (None, paused);
         for (position, token) in (result.position..).zip(result.tokens) {
             self.start.spec.history.push(token.token);
             out.push(DriverOutput::Token { position, token });

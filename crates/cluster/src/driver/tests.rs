@@ -1,4 +1,4 @@
-use exo_types::{InstanceId, ModelId};
+use exo_types::{InstanceId, ModelId, SequenceSpec};
 
 use super::*;
 use crate::testing::{MODEL, node, placement, placement_id, result, seq, spec};
@@ -8,11 +8,14 @@ use crate::{
 };
 
 fn driver() -> Driver {
-    let spec = spec(1, node(9), 4);
+    driver_with(DriverConfig::default(), spec(1, node(9), 4))
+}
+
+fn driver_with(config: DriverConfig, spec: SequenceSpec) -> Driver {
     let (model, max_tokens, stop_tokens, ignore_eos) = (MODEL, 10, vec![99], false);
     let start =
         DriverStart { model, spec, max_tokens, vocab: 1000, stop_tokens, ignore_eos, speculate: true };
-    let mut driver = Driver::new(DriverConfig::default(), Time::ZERO, start);
+    let mut driver = Driver::new(config, Time::ZERO, start);
     driver.handle(Time::ZERO, linked(&[1, 2, 3]));
     driver
 }
@@ -87,7 +90,10 @@ fn token(d: &mut Driver, ms: u64, from: u8, result: TokenResult) -> Vec<String> 
 
 /// A driver whose sequence runs on nodes 1 and 2 since 1 s.
 fn running() -> Driver {
-    let mut d = driver();
+    running_from(driver())
+}
+
+fn running_from(mut d: Driver) -> Driver {
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
     say(&mut d, 1000, 1, started());
     d
@@ -185,7 +191,9 @@ fn a_lost_stage_interrupts_the_answer_and_it_goes_on_behind_its_last_token() {
         let mut d = running();
         token(&mut d, 1000, 2, result(1, 4, 7));
         assert_eq!(feed(&mut d, 1001, lost), ["cancel at 1"]);
-        assert!(matches!(d.phase(), DriverPhase::Interrupted { since } if since == Time::from_millis(1001)));
+        assert!(
+            matches!(d.phase(), DriverPhase::Interrupted { since, .. } if since == Time::from_millis(1001))
+        );
         let again = feed(&mut d, 3000, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
         assert_eq!(again, ["submit 2 to 1 for p2 with 5"]);
     }
@@ -233,6 +241,44 @@ fn an_interrupted_answer_ends_with_what_was_lost_after_two_minutes() {
     let [line] = &out[..] else { panic!("{out:?}") };
     assert!(line.starts_with("failed StageLost: stage 0 on node"), "{line}");
     assert!(line.contains("stood still for 120 s after 1 tokens: instance i1 is loading"), "{line}");
+}
+
+/// Deadlines of which all but that of a pause are over long before the pause is.
+fn long_pause() -> DriverConfig {
+    let [queue_deadline, overall_deadline, pause_max, idle_deadline] =
+        [50, 100, 300, 1000].map(Duration::from_secs);
+    DriverConfig { queue_deadline, overall_deadline, pause_max, idle_deadline, ..DriverConfig::default() }
+}
+
+#[test]
+fn a_pause_lasts_as_long_as_is_set_and_no_other_deadline_cuts_or_counts_it() {
+    let mut d = running_from(driver_with(long_pause(), spec(1, node(9), 4)));
+    token(&mut d, 1000, 2, result(1, 4, 7));
+    feed(&mut d, 2000, DriverInput::NodeLost(node(2)));
+    feed(&mut d, 2000, DriverInput::Instances(vec![view(1, InstanceState::Loading)]));
+    let (since, until) = (Time::from_millis(2000), Time::from_millis(302_000));
+    assert_eq!(d.phase(), DriverPhase::Interrupted { since, until });
+    assert!(feed(&mut d, 302_000, DriverInput::Tick).is_empty());
+    let out = feed(&mut d.clone(), 302_001, DriverInput::Tick);
+    assert!(out.last().is_some_and(|line| line.contains("stood still for 300 s")), "{out:?}");
+    // Another one goes on in the last moment, and has the rest of its time.
+    let ready = DriverInput::Instances(vec![view(1, InstanceState::Ready)]);
+    assert_eq!(feed(&mut d, 302_000, ready), ["submit 2 to 1 for p1 with 5"]);
+    let next = TokenResult { attempt: Attempt(2), ..result(1, 5, 8) };
+    assert_eq!(token(&mut d, 302_000, 2, next), ["token 8 at 5"]);
+    assert!(feed(&mut d, 400_000, DriverInput::Tick).is_empty());
+    let out = feed(&mut d, 400_001, DriverInput::Tick);
+    assert!(out.last().is_some_and(|line| line.contains("more than 100 s")), "{out:?}");
+}
+
+#[test]
+fn an_answer_that_another_node_began_waits_as_long_as_a_pause() {
+    let mut begun = spec(1, node(9), 4);
+    begun.history.push(7);
+    let mut d = driver_with(long_pause(), begun);
+    assert!(feed(&mut d, 100_000, DriverInput::Tick).is_empty());
+    let mut other = driver_with(long_pause(), spec(1, node(9), 4));
+    assert!(!feed(&mut other, 50_001, DriverInput::Tick).is_empty(), "it never ran");
 }
 
 #[test]

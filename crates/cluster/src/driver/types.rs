@@ -14,6 +14,9 @@ use crate::instances::InstanceView;
 use crate::reasons::{ReplaceReason, StageLoss};
 use crate::wire::{DataMessage, EndReason, TokenResult};
 
+/// How long an interrupted answer may stand still where nobody set it: a laptop that restarts is back.
+pub const PAUSE_MAX: Duration = Duration::from_secs(120);
+
 /// Deadlines of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverConfig {
@@ -24,10 +27,10 @@ pub struct DriverConfig {
     pub idle_deadline: Duration,
     /// Added to the first token's deadline per prompt token.
     pub prefill_deadline_per_token: Duration,
-    /// From an interruption (a lost stage, a failed step) to the next token: placing anew, loading, queueing,
-    /// computing what was lost.
+    /// From an interruption (a lost stage, a failed step) to the next token: placing anew, loading and
+    /// queueing. No other deadline ends an answer meanwhile.
     pub pause_max: Duration,
-    /// From start to end, whatever happens.
+    /// From start to end, without the pauses.
     pub overall_deadline: Duration,
 }
 
@@ -37,7 +40,7 @@ impl Default for DriverConfig {
             queue_deadline: Duration::from_secs(120),
             idle_deadline: Duration::from_secs(65),
             prefill_deadline_per_token: Duration::from_millis(250),
-            pause_max: Duration::from_secs(120),
+            pause_max: PAUSE_MAX,
             overall_deadline: Duration::from_secs(3600),
         }
     }
@@ -163,6 +166,8 @@ pub enum DriverPhase {
     Interrupted {
         /// The first interruption since the last token.
         since: Time,
+        /// When the request ends if it has not gone on by then.
+        until: Time,
     },
     /// The request is over.
     Over,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence, Time};
 
+use super::finish::not_finite;
 use super::{Computing, Open, StageGeometry, StageMachine, StageOutput};
 use crate::wire::{PageFault, PipelineBreak, SequenceFault, StageCommand, StagePages, StepMessage};
 
@@ -97,19 +98,26 @@ impl StageMachine {
         for part in &frame.sequences {
             self.advance(frame.step, part)?;
         }
-        let rows = self.without_lost(&frame.sequences, rows);
+        let mut rows = self.without_lost(&frame.sequences, rows);
         frame.sequences.retain(|s| !self.is_lost(s));
-        self.computing = Some(Computing {
+        let drivers = self.drivers(&frame);
+        let mut coming = Computing {
             commands: commands.clone(),
-            frame: frame.clone(),
+            frame,
             failures,
             pages,
             kept,
             computed_us,
             began: now,
-            drivers: self.drivers(&frame),
-        });
-        out.push(StageOutput::Compute { commands, frame, rows });
+            drivers,
+        };
+        // An honest stage sends none: it has looked at what its device gave.
+        if let Some(at) = not_finite(&rows) {
+            self.refuse_rows(&mut coming, at, out);
+            rows = Bytes::new();
+        }
+        out.push(StageOutput::Compute { commands, frame: coming.frame.clone(), rows });
+        self.computing = Some(coming);
         Ok(())
     }
 

@@ -20,7 +20,7 @@ impl StageMachine {
                 "the engine is done with a step that it was not given"
             );
         };
-        let checked = self.checked(&done, result);
+        let checked = self.checked(&done, result, out);
         // As many as there are stages in front, whatever they told.
         done.computed_us.resize(self.index, 0);
         done.computed_us.push(u32::try_from(now.since(done.began).as_micros()).unwrap_or(u32::MAX));
@@ -29,7 +29,7 @@ impl StageMachine {
             ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
             ComputeResult::Partial { results, failed } => {
                 let lost = failed.into_iter().filter_map(|failed| Lost::one(&mut done, failed)).collect();
-                self.lose(&mut done, lost, out);
+                self.lose(&mut done, self.index, lost, out);
                 self.send_tokens(done, results, out);
             }
             ComputeResult::Failed { message, .. } if step == 0 => {
@@ -46,7 +46,7 @@ impl StageMachine {
                     // A command that it refused: what it keeps is not what the scheduler believes.
                     tracing::warn!(step, ?kind, message, "a step of commands alone failed");
                 }
-                self.lose(&mut done, lost, out);
+                self.lose(&mut done, self.index, lost, out);
                 if self.is_last() {
                     self.send_tokens(done, Vec::new(), out)
                 } else {
@@ -57,7 +57,7 @@ impl StageMachine {
     }
 
     /// The result, or a failure if it is not one of this step.
-    fn checked(&self, done: &Computing, result: ComputeResult) -> ComputeResult {
+    fn checked(&self, done: &Computing, result: ComputeResult, out: &mut Vec<StageOutput>) -> ComputeResult {
         let message = match &result {
             ComputeResult::Failed { .. } => return result,
             ComputeResult::Rows(rows) => {
@@ -67,10 +67,11 @@ impl StageMachine {
                         None => return result,
                         // Every stage behind would keep pages of it, and the sampler would draw from nothing.
                         Some(at) => {
-                            let (row, hidden) =
-                                (at / self.geometry.hidden.max(1) as usize, self.geometry.hidden);
+                            let (row, hidden) = (self.row_of(at), self.geometry.hidden);
                             let message =
                                 format!("the device gave no number in row {row} of {hidden} elements");
+                            let first = done.frame.sequences.first();
+                            out.extend(first.map(|part| not_finite_for(part.sequence)));
                             return ComputeResult::Failed { kind: FailureKind::Device, message };
                         }
                     }
@@ -85,6 +86,8 @@ impl StageMachine {
             }
             ComputeResult::Partial { results, failed } => {
                 if self.is_last() && are_of(done, results, failed, self.geometry.vocab) {
+                    let spoilt = failed.iter().find(|failed| failed.is_not_finite);
+                    out.extend(spoilt.map(|failed| not_finite_for(failed.sequence)));
                     return result;
                 }
                 let (tokens, failed) = (results.len(), failed.len());
@@ -143,12 +146,32 @@ impl StageMachine {
         }
     }
 
-    fn failure(&self, step: u64, parts: &[StepSequence], kind: FailureKind, message: String) -> StepFailure {
+    /// Rows that came for a step are no numbers: whoever sent them is to blame, and nothing is computed of
+    /// them.
+    pub(super) fn refuse_rows(&mut self, coming: &mut Computing, at: usize, out: &mut Vec<StageOutput>) {
+        let (row, before) = (self.row_of(at), self.index.saturating_sub(1));
+        let message = format!("stage {before} sent what is no number in row {row}");
+        let lost = Lost::all(coming, FailureKind::Device, &message);
+        self.lose(coming, before, lost, out);
+    }
+
+    /// In which row an element is.
+    fn row_of(&self, element: usize) -> usize {
+        element / self.geometry.hidden.max(1) as usize
+    }
+
+    fn failure(
+        &self,
+        (stage, step): (usize, u64),
+        parts: &[StepSequence],
+        kind: FailureKind,
+        message: String,
+    ) -> StepFailure {
         StepFailure {
             placement: self.placement.id,
             term: self.term,
             step,
-            stage: self.index as u32,
+            stage: stage as u32,
             sequences: parts.iter().filter_map(|part| self.attempt_of(part)).collect(),
             kind,
             message,
@@ -159,9 +182,11 @@ impl StageMachine {
         Some((part.sequence, self.open.get(&part.sequence)?.attempt))
     }
 
-    /// Gives up sequences of the step; what is left of it goes on. Each driver is told why in its own case.
-    /// The scheduler is told once for each kind: what it says goes to all of their drivers.
-    fn lose(&mut self, done: &mut Computing, lost: Vec<Lost>, out: &mut Vec<StageOutput>) {
+    /// Gives up sequences of the step, which failed at a stage; what is left of it goes on. Each driver is
+    /// told why in its own case. The scheduler is told once for each kind: what it says goes to all of their
+    /// drivers.
+    fn lose(&mut self, done: &mut Computing, stage: usize, lost: Vec<Lost>, out: &mut Vec<StageOutput>) {
+        let at = (stage, done.frame.step);
         let mut by_driver: BTreeMap<(NodeId, FailureKind, String), Vec<StepSequence>> = BTreeMap::new();
         let mut by_kind: BTreeMap<FailureKind, (String, Vec<StepSequence>)> = BTreeMap::new();
         for Lost { part, driver, kind, message } in lost {
@@ -173,11 +198,11 @@ impl StageMachine {
             by_driver.entry((driver, kind, message)).or_default().push(part);
         }
         for ((to, kind, message), parts) in by_driver {
-            let own = self.failure(done.frame.step, &parts, kind, message);
+            let own = self.failure(at, &parts, kind, message);
             out.push(StageOutput::Send { to, message: DataMessage::StepFailed(own) });
         }
         for (kind, (message, parts)) in by_kind {
-            done.failures.push(self.failure(done.frame.step, &parts, kind, message));
+            done.failures.push(self.failure(at, &parts, kind, message));
             for part in &parts {
                 if let Some(open) = self.open.get_mut(&part.sequence) {
                     open.lost = true;
@@ -206,7 +231,7 @@ impl Lost {
 
     /// Takes out one sequence.
     fn one(done: &mut Computing, failed: FailedSequence) -> Option<Self> {
-        let FailedSequence { sequence, kind, message } = failed;
+        let FailedSequence { sequence, kind, message, .. } = failed;
         let at = done.frame.sequences.iter().position(|part| part.sequence == sequence)?;
         let driver = (at < done.drivers.len()).then(|| done.drivers.remove(at))?;
         let part = done.frame.sequences.remove(at);
@@ -224,8 +249,13 @@ fn are_of(done: &Computing, results: &[TokenResult], failed: &[FailedSequence], 
         && sampled.iter().zip(results).all(|(part, result)| result.answers(part, vocab))
 }
 
+/// The device made of numbers what is none, in a step of this sequence.
+fn not_finite_for(sequence: SequenceId) -> StageOutput {
+    StageOutput::NotFinite { request: sequence.request }
+}
+
 /// The first element that is infinite or no number.
-fn not_finite(rows: &[u8]) -> Option<usize> {
+pub(super) fn not_finite(rows: &[u8]) -> Option<usize> {
     // The exponent is all ones. Little-endian, as on the wire.
     rows.as_chunks::<4>().0.iter().position(|bytes| bytes[3] & 0x7f == 0x7f && bytes[2] & 0x80 != 0)
 }

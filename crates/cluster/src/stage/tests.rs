@@ -40,11 +40,11 @@ fn part(n: u128, start: u32, tokens: &[u32]) -> StepSequence {
     StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to }
 }
 
-/// A step whose rows count up, as many as its tokens need behind the first stage.
+/// A step whose rows count up (to what is still a number), as many as its tokens need behind the first stage.
 fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<StepSequence>) -> StepMessage {
     let frame = StepFrame { placement: placement_id(1, 1), term: Term::FIRST, step, sequences };
     let bytes = if index == 0 { 0 } else { frame.token_count() * 8 };
-    let rows = (0..bytes).map(|b| b as u8).collect();
+    let rows = (0..bytes).map(|b| (b % 64) as u8).collect();
     StepMessage {
         stage: index as u32,
         commands,
@@ -126,6 +126,7 @@ fn show(out: &[StageOutput]) -> Vec<String> {
             format!("compute {}:{} rows {}", frame.step, ids(frame), rows.len())
         }
         StageOutput::Rewire { term, .. } => format!("rewire for term {term}"),
+        StageOutput::NotFinite { request } => format!("no number for {}", request.0),
         StageOutput::Send { to, message } => match message {
             DataMessage::Step(s) => format!(
                 "step {} to {}:{} rows {} failures {}",
@@ -189,7 +190,7 @@ fn a_sequence_that_cannot_go_on_is_lost_alone_and_its_driver_hears_why() {
     feed(&mut s, step(2, 1, vec![open(1), other(2, 8), other(3, 7)], parts));
     let failed = |n, message: &str| {
         let (sequence, kind, message) = (seq(n), FailureKind::Constraint, message.to_owned());
-        FailedSequence { sequence, kind, message }
+        FailedSequence { sequence, kind, message, is_not_finite: false }
     };
     let failed = vec![failed(2, "no such token"), failed(3, "no grammar")];
     let out = done(&mut s, 1, ComputeResult::Partial { results: vec![result(1, 1, 7)], failed });
@@ -219,7 +220,7 @@ fn failures_of_other_sequences_than_those_of_the_step_are_a_failed_step() {
     let mut s = stage(2);
     feed(&mut s, step(2, 1, vec![open(1)], vec![part(1, 0, &[4])]));
     let (sequence, kind, message) = (seq(2), FailureKind::Constraint, "no grammar".to_owned());
-    let failed = vec![FailedSequence { sequence, kind, message }];
+    let failed = vec![FailedSequence { sequence, kind, message, is_not_finite: true }];
     let out = done(&mut s, 1, ComputeResult::Partial { results: vec![result(1, 1, 7)], failed });
     assert_eq!(show(&out), ["failed 1 to 9: Device", "tokens 1 to 1: 0 failures 1"]);
 }
@@ -275,10 +276,46 @@ fn rows_with_an_element_that_is_no_number_are_a_failure_of_this_stages_device() 
         let rows: Vec<u8> = [1.0, 2.0, value, -3.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
         let out = show(&done(&mut s, 1, ComputeResult::Rows(rows.into())));
         match bad {
-            true => assert_eq!(out, ["failed 1 to 9: Device", "step 1 to 3: rows 0 failures 1"], "{value}"),
+            true => {
+                let expected = ["no number for 1", "failed 1 to 9: Device", "step 1 to 3: rows 0 failures 1"];
+                assert_eq!(out, expected, "{value}");
+            }
             false => assert_eq!(out, ["step 1 to 3: 1@0 rows 16 failures 0"], "{value}"),
         }
     }
+}
+
+#[test]
+fn logits_that_are_no_numbers_are_a_failure_of_this_stages_device_and_a_grammar_is_none() {
+    for is_not_finite in [true, false] {
+        let mut s = stage(2);
+        let parts = vec![part(1, 0, &[4]), part(2, 0, &[4])];
+        feed(&mut s, step(2, 1, vec![open(1), open(2)], parts));
+        let (sequence, kind, message) = (seq(2), FailureKind::Device, "no number".to_owned());
+        let failed = vec![FailedSequence { sequence, kind, message, is_not_finite }];
+        let out = done(&mut s, 1, ComputeResult::Partial { results: vec![result(1, 1, 7)], failed });
+        let says = show(&out).contains(&"no number for 2".to_owned());
+        assert_eq!(says, is_not_finite, "{out:?}");
+    }
+}
+
+#[test]
+fn rows_that_come_with_what_is_no_number_blame_who_sent_them_and_are_not_computed() {
+    let mut s = stage(1);
+    let mut bad = step(1, 1, vec![open(1), open(2)], vec![part(1, 0, &[4]), part(2, 0, &[5])]);
+    let rows = [1.0, 2.0, 3.0, f32::NAN].iter().flat_map(|x: &f32| x.to_le_bytes()).collect::<Vec<u8>>();
+    bad.rows = rows.into();
+    let out = feed(&mut s, bad);
+    assert_eq!(show(&out), ["failed 1 to 9: Device", "compute 1: rows 0"]);
+    let StageOutput::Send { message: DataMessage::StepFailed(told), .. } = &out[0] else { panic!("{out:?}") };
+    assert_eq!((told.stage, told.sequences.len()), (0, 2));
+    assert_eq!(told.message, "stage 0 sent what is no number in row 1");
+    // Its own device has done nothing.
+    let out = done(&mut s, 1, ComputeResult::Rows(Bytes::new()));
+    assert_eq!(show(&out), ["step 1 to 3: rows 0 failures 1"]);
+    // They are left out until they are closed.
+    let next = step(1, 2, vec![], vec![part(1, 1, &[4])]);
+    assert_eq!(show(&feed(&mut s, next)), ["compute 2: rows 0"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What a stage is told and what it wants done.
 
 use bytes::Bytes;
-use exo_types::{FailureKind, NodeId, PageKey, SequenceId, StepFrame, Term};
+use exo_types::{FailureKind, NodeId, PageKey, RequestId, SequenceId, StepFrame, Term};
 use serde::{Deserialize, Serialize};
 
 use crate::Undeliverable;
@@ -53,6 +53,8 @@ pub struct FailedSequence {
     pub kind: FailureKind,
     /// To be displayed.
     pub message: String,
+    /// The device gave what is no number for it.
+    pub is_not_finite: bool,
 }
 
 /// What happens to a stage.
@@ -117,6 +119,11 @@ pub enum StageOutput {
         term: Term,
         /// The pages that stay, in order. The engine has them.
         keep: Vec<PageKey>,
+    },
+    /// The device made of numbers what is none, in a step that failed for that.
+    NotFinite {
+        /// One of the requests in that step.
+        request: RequestId,
     },
     /// Send to a node (possibly this one).
     Send {

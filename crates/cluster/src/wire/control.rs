@@ -99,6 +99,8 @@ pub struct NodeReport {
     pub log: LogHead,
     /// It is about to end, and takes no more stages.
     pub is_leaving: bool,
+    /// Its disk has not answered a write of its log for ten seconds: it keeps its stages, and takes no more.
+    pub is_disk_hung: bool,
 }
 
 /// How one device does at this moment.
@@ -453,6 +455,8 @@ pub enum DeviceExclusion {
     Unsupported(String),
     /// Its node is to have no stages.
     Drained,
+    /// Its node cannot write.
+    DiskHung,
 }
 
 impl fmt::Display for DeviceExclusion {
@@ -460,6 +464,7 @@ impl fmt::Display for DeviceExclusion {
         f.write_str(match self {
             Self::Unsupported(reason) => reason,
             Self::Drained => "its node is drained",
+            Self::DiskHung => "the disk of its node does not answer",
         })
     }
 }

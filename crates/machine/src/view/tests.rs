@@ -260,6 +260,7 @@ fn report(n: u8) -> NodeReport {
         }],
         log: LogHead::EMPTY,
         is_leaving: false,
+        is_disk_hung: false,
     }
 }
 

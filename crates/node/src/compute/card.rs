@@ -118,6 +118,13 @@ impl Card {
         }
     }
 
+    /// It is there and cannot be used.
+    pub(super) fn fail(&mut self, reason: &str) -> Loss {
+        self.reason = reason.chars().take(REASON_CHARS_MAX).collect();
+        self.set_state(DeviceState::Lost);
+        self.give_up(reason)
+    }
+
     /// Looks at the registry, which blocks: whether the quarantine is over. `None` if there is none.
     pub(super) fn is_over(&self) -> Option<impl FnOnce() -> bool + Send + 'static> {
         if *self.state.borrow() != DeviceState::Quarantined {

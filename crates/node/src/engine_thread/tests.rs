@@ -8,8 +8,8 @@ use exo_cluster::wire::{DataMessage, StepMessage};
 use exo_cluster::{StageInput, StageMachine, StageOutput};
 use exo_constraint::{Body, Layout, Schema, Strictness, Thought};
 use exo_types::{
-    Attempt, DeviceId, InstanceId, KvDType, ModelId, NodeId, Placement, Principal, PromptQuery, RequestId,
-    SamplingParams, SequenceSpec, Stage, Term, Time, WireDType,
+    Attempt, DeviceId, InstanceId, KvDType, LayerRange, ModelId, NodeId, Placement, Principal, PromptQuery,
+    RequestId, SamplingParams, SequenceSpec, Stage, Term, Time, WireDType,
 };
 
 use serde_json::json;
@@ -152,6 +152,23 @@ fn a_command_that_is_refused_keeps_no_other_from_being_carried_out() {
 }
 
 #[test]
+fn logits_that_are_no_numbers_are_told_as_what_the_device_gave() {
+    for device in devices() {
+        let whole = request(device);
+        let (layers, hidden) = (whole.model.config.layers, whole.model.config.hidden as usize);
+        let shard = Shard::pipeline(LayerRange::new(layers - 1, layers), layers);
+        let rows = bytes(&vec![f32::NAN; 10 * hidden]).into();
+        let step = StepJob { rows, ..job(1, 0, 0..10, true) };
+        let told = told_by(LoadRequest { shard, ..whole }, vec![step]);
+        let [(1, ComputeResult::Partial { results, failed })] = &told[..] else { panic!("{told:?}") };
+        assert!(results.is_empty(), "{results:?}");
+        let [FailedSequence { kind: FailureKind::Device, is_not_finite: true, .. }] = &failed[..] else {
+            panic!("{failed:?}")
+        };
+    }
+}
+
+#[test]
 fn a_grammar_that_cannot_be_followed_fails_its_sequence_and_no_other() {
     let device = devices().remove(0);
     let StageCommand::Open { mut spec, attempt, cached } = open(2) else { unreachable!("it opens") };
@@ -166,7 +183,9 @@ fn a_grammar_that_cannot_be_followed_fails_its_sequence_and_no_other() {
     let frame = frame(1, vec![part(2, 0..30, true), part(1, 0..30, true)]);
     let told_of = told(device.clone(), vec![StepJob { commands, frame, rows: Bytes::new() }]);
     let [(1, ComputeResult::Partial { results, failed })] = &told_of[..] else { panic!("{told_of:?}") };
-    let [FailedSequence { sequence: of, kind: FailureKind::Device, message }] = &failed[..] else {
+    let [FailedSequence { sequence: of, kind: FailureKind::Device, message, is_not_finite: false }] =
+        &failed[..]
+    else {
         panic!("{failed:?}")
     };
     assert!(
@@ -316,7 +335,7 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
                 StageOutput::Send { message: DataMessage::StepFailed(told), .. } => {
                     lines.push(format!("told of {:?}: {}", told.sequences, told.message));
                 }
-                StageOutput::Send { .. } | StageOutput::Rewire { .. } => {}
+                StageOutput::Send { .. } | StageOutput::Rewire { .. } | StageOutput::NotFinite { .. } => {}
             }
         }
     }

@@ -33,6 +33,7 @@ struct Embedding {
     open: Arc<OpenModel>,
     place: exo_cluster::InstanceRequest,
     pooling: Pooling,
+    deadlines: DriverConfig,
     arrived: Instant,
     started: Option<Instant>,
     kernels: BTreeSet<String>,
@@ -74,8 +75,10 @@ impl NodeFacade {
         let tokenise = move || tokenise(&model, inputs, limits, truncates);
         let (texts, truncated_tokens) = self.in_turn(text_bytes, tokenise).await?;
         let prompt_tokens = texts.iter().map(|tokens| tokens.len() as u64).sum();
+        let deadlines = self.deadlines(request.queue_wait_max);
         let (started, kernels) = (None, BTreeSet::new());
-        let mut embedding = Embedding { request, resolved, open, place, pooling, arrived, started, kernels };
+        let mut embedding =
+            Embedding { request, resolved, open, place, pooling, deadlines, arrived, started, kernels };
         let mut vectors = embedding.vectors(&self.node, heard, texts).await?;
         vectors.iter_mut().for_each(|vector| to_length_one(vector, dimensions));
         let ms = |at: Option<Instant>| at.map_or(0.0, |at| (at - arrived).as_secs_f64() * 1e3);
@@ -141,7 +144,7 @@ impl Embedding {
         let left = self.request.queue_wait_max.saturating_sub(self.arrived.elapsed());
         let queue_deadline = if first == 0 { left } else { self.request.queue_wait_max };
         let start = StartRequest {
-            config: DriverConfig { queue_deadline, ..DriverConfig::default() },
+            config: DriverConfig { queue_deadline, ..self.deadlines },
             starts: texts.into_iter().map(|(index, tokens)| self.start(index, tokens)).collect(),
             place: self.place.clone(),
             backup: None,

@@ -211,6 +211,7 @@ mod tests {
             process_bytes: None,
             card_events: Vec::new(),
             is_drained: false,
+            is_disk_hung: false,
             has_forked: false,
         };
         view.nodes = vec![node("desk", true, MemberRole::Admin), node("attic", false, MemberRole::Worker)];

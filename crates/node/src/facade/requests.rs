@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exo_api::{GenerateError, GenerateRequest, GenerateStream, Prompt, RequestPart, Resumable};
 use exo_cluster::wire::Backup;
@@ -69,7 +69,7 @@ impl NodeFacade {
         }
         let (tx, events) = mpsc::unbounded_channel();
         let start = StartRequest {
-            config: DriverConfig { queue_deadline: request.queue_wait_max, ..DriverConfig::default() },
+            config: self.deadlines(request.queue_wait_max),
             starts: starts(&request, &resolved, &open, &prepared, context_tokens),
             place,
             backup,
@@ -77,6 +77,12 @@ impl NodeFacade {
         self.node.post(Event::Started { request: Box::new(start), events: tx });
         let node = self.node.clone();
         Ok(stream(Running { request, name, open, prepared, events, node, arrived }))
+    }
+
+    /// The deadlines of a request that may wait so long for its model and its turn.
+    pub(super) fn deadlines(&self, queue_deadline: Duration) -> DriverConfig {
+        let pause_max = self.config.stream_pause_max;
+        DriverConfig { queue_deadline, pause_max, ..DriverConfig::default() }
     }
 
     /// The model of a request.

@@ -32,6 +32,8 @@ use crate::open_device::{Opened, StandInError};
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Somebody may have ended a quarantine, or its time has come.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The device of this process, after what it gave could not be used: nothing checks it meanwhile.
+const LEFT_OUT_FOR: Duration = Duration::from_secs(600);
 /// Events of cards that are shown.
 const CARD_EVENTS_MAX: usize = 16;
 /// For the processor to be opened in a graphics processor's place, its bandwidth measured.
@@ -223,6 +225,21 @@ impl Devices {
         }
     }
 
+    /// What a device gives cannot be used. A graphics processor is given up as one that was lost too often;
+    /// the device of this process is left out for a while.
+    pub fn give_up(&mut self, device: &DeviceId, reason: &str) {
+        match self.compute.give_up(device, reason) {
+            Some(loss) => self.see_to(device, loss),
+            None => {
+                let until = self.clock.now().time + LEFT_OUT_FOR;
+                if let Some(text) = self.compute.leave_out_here(device, until, reason) {
+                    self.notice(Notice::Warning(text));
+                }
+            }
+        }
+        self.events.post(Event::Device(DeviceEvent::SampleDue));
+    }
+
     fn notice(&self, notice: Notice) {
         tracing::info!(%notice, "notice");
         let _ = self.notices.send(notice);
@@ -310,6 +327,15 @@ impl Devices {
         if let Some(check) = self.compute.retry(device) {
             tracing::info!(device = %device.0, "a device in quarantine is checked again");
             self.verify_after(device.clone(), Duration::ZERO, check);
+        } else if self.compute.is_here(device) {
+            self.end_left_out(None);
+        }
+    }
+
+    /// The device of this process is used again: at this time, if its own has come, or at once.
+    fn end_left_out(&mut self, at: Option<Time>) {
+        if let Some(device) = self.compute.end_left_out(at) {
+            tracing::info!(target: "events::device", %device, "a device that was left out is used again");
         }
     }
 
@@ -319,6 +345,7 @@ impl Devices {
             return;
         }
         self.looked = Some(Instant::now());
+        self.end_left_out(Some(self.clock.now().time));
         let Some(are_over) = self.compute.are_over() else { return };
         let events = self.events.clone();
         tokio::task::spawn_blocking(move || {

@@ -45,6 +45,7 @@ pub fn config(name: &str, dir: &tempfile::TempDir, peers: &[String]) -> NodeConf
         memory_max_bytes: Some(2 << 30),
         disk: exo_store::DiskLimits { reserve_bytes: Some(0), quota_bytes: None },
         unload_idle_after: None,
+        stream_pause_max: Duration::from_secs(120),
         context_tokens: 512,
         slots: 4,
         cache_tokens: None,

@@ -506,6 +506,7 @@ impl Facade for Fake {
             phase: exo_api::RequestPhase::Queued,
             waits_for: None,
             interrupted_ms: None,
+            interrupted_left_ms: None,
             prompt_tokens: 1,
             tokens: 0,
             age_ms: 1,

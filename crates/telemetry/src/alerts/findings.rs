@@ -190,6 +190,11 @@ impl Findings<'_> {
             "the key of {name} is in two places, or it lies: it signed two changes of the members apart from each other"
         );
         self.add("admin_forked", bad(node.has_forked), affected(), name.clone(), text);
+        let is_hung = node.is_disk_hung && !node.status.is_gone();
+        let text = format!(
+            "the disk of {name} has not answered a write for ten seconds: nothing more is placed there"
+        );
+        self.add("disk_hung", bad(is_hung), affected(), name.clone(), text);
         for device in &node.devices {
             self.device(node, &name, device);
         }

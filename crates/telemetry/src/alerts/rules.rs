@@ -101,6 +101,12 @@ pub const RULES: &[Rule] = &[
         "make room: `exo prune` deletes what is partial, `exo models remove` a model; both work on a full disk, and without a node",
     ),
     rule(
+        "disk_hung",
+        Critical,
+        (0, 5),
+        "look at that disk and its cable, or at the network that it is mounted over; once it answers, the machine is given models again by itself",
+    ),
+    rule(
         "descriptors_low",
         Warning,
         (5, 30),

@@ -101,6 +101,7 @@ fn shown(id: &str) -> NodeView {
         process_bytes: None,
         card_events: Vec::new(),
         is_drained: false,
+        is_disk_hung: false,
         has_forked: false,
     }
 }

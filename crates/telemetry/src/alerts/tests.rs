@@ -199,9 +199,10 @@ fn causes() -> Vec<Cause> {
     ]
 }
 
-/// The same, of what a node knows of its own disk.
+/// The same, of a disk that does not answer, and of what a node knows of its own.
 fn causes_of_its_own() -> Vec<Cause> {
     vec![
+        ("disk_hung", 9, |w, _| w.0.nodes[1].is_disk_hung = true),
         ("download_failed", 9, |w, _| w.2.pulls = vec![pull(PullState::Failed)]),
         ("quota_full", 9, |w, _| w.2.quota_bytes = Some((99, 100))),
         ("model_changed", 9, |w, _| w.2.changed_models = vec!["m".to_owned()]),
