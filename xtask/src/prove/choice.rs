@@ -103,10 +103,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
         let share = if at + 1 == NODES { &options.last_share } else { "100%" };
         vec!["--speculate=off".to_owned(), "--threads=1".to_owned(), format!("--compute-share={share}")]
     })?;
-    let model = match &options.model {
-        Some(file) => cluster.add(&file.canonicalize().context("cannot find the model")?)?,
-        None => "demo".to_owned(),
-    };
+    let model = cluster.model(options.model.as_deref())?;
     cluster.wait_united()?;
     wait_measured(&cluster)?;
     let context = options.prompt + options.answer;
