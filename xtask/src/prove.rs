@@ -4,6 +4,7 @@
 //! Nodes run on loopback with folders of their own, end when we do, and are ended by their own ids. A proof
 //! is a file here, an arm of [`Proof`], and a line in [`run`].
 
+mod blackout;
 mod bodies;
 mod choice;
 pub mod cluster;
@@ -40,6 +41,10 @@ pub struct ProveArgs {
 
 #[derive(Subcommand)]
 enum Proof {
+    /// What a cluster has acknowledged is there when all its nodes were killed at once and started again, and
+    /// it serves
+    #[command(after_help = "Example: cargo xtask prove blackout --rounds 1 --slow 0 --seed 7")]
+    Blackout(blackout::Options),
     /// A node limited to 1 GiB withstands three minutes of hostile bodies, gives the memory back, and answers
     /// short requests beside them within 200 ms
     Bodies,
@@ -110,6 +115,7 @@ struct Verdict {
 /// Runs one proof, or those that are short.
 pub fn run(args: ProveArgs) -> anyhow::Result<()> {
     let verdicts = match args.proof {
+        Some(Proof::Blackout(options)) => vec![blackout::prove(&options)?],
         Some(Proof::Bodies) => vec![bodies::prove()?],
         Some(Proof::Choice(options)) => vec![choice::prove(&options)?],
         Some(Proof::Constrained) => constrained::prove()?,

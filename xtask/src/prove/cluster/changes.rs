@@ -1,10 +1,10 @@
-//! What happens to the nodes of a cluster: they are killed, stand still, end, and come.
+//! What happens to the nodes of a cluster: they are killed, stand still, end, start again, and come.
 
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
-use super::{Cluster, POLL};
+use super::{Cluster, POLL, STOP_MAX};
 use crate::prove::signals::StoppedProcess;
 use crate::prove::wait_for;
 use crate::system::{self, Told};
@@ -16,6 +16,11 @@ impl Cluster {
     /// Kills a node.
     pub fn kill(&mut self, at: usize) -> anyhow::Result<()> {
         self.node_mut(at)?.process.kill()
+    }
+
+    /// Kills all nodes, as a power cut does.
+    pub fn kill_all(&mut self) -> anyhow::Result<()> {
+        self.nodes.iter_mut().try_for_each(|node| node.process.kill())
     }
 
     /// Has a node stand still, until it is thawed or the cluster ends.
@@ -44,6 +49,30 @@ impl Cluster {
         Ok(())
     }
 
+    /// From now on every node that starts again listens where it listens now, as on machines whose port is
+    /// set: the others find it there.
+    pub fn keep_ports(&mut self) -> anyhow::Result<()> {
+        for at in 0..self.nodes.len() {
+            let address = self.address_of(at)?;
+            self.node_mut(at)?.setup.listen = Some(address);
+        }
+        Ok(())
+    }
+
+    /// Starts a node that was killed again, on its folder, and waits for its API.
+    pub fn restart(&mut self, at: usize) -> anyhow::Result<()> {
+        let api = self.data_dir(at)?.join("api.json");
+        let node = self.node_mut(at)?;
+        // Its folder and its port are free when it is gone.
+        let _ = node.process.wait(STOP_MAX);
+        // It would lead to the API of the process that was killed.
+        let _ = std::fs::remove_file(api);
+        let node = self.node(at)?;
+        let process = self.run(at, node.name, &node.setup)?;
+        self.node_mut(at)?.process = process;
+        self.wait_started(at)
+    }
+
     /// Starts one more node, which knows the node `known`; where it is among the nodes. What they know of
     /// each other is not waited for.
     pub fn grow(&mut self, known: usize) -> anyhow::Result<usize> {
@@ -52,5 +81,13 @@ impl Cluster {
         self.spawn(flags, Some(peer))?;
         self.wait_started(at)?;
         Ok(at)
+    }
+
+    /// Kills the last node, and deletes its folder: the next that comes has another key.
+    pub fn drop_last(&mut self) -> anyhow::Result<()> {
+        let last = self.nodes.pop().context("the cluster has no node")?;
+        let folder = self.folder.path().join(last.name);
+        drop(last);
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot delete {}", folder.display()))
     }
 }
