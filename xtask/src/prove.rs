@@ -4,22 +4,27 @@
 //! Nodes run on loopback with folders of their own, end when we do, and are ended by their own ids. A proof
 //! is a file here, an arm of [`Proof`], and a line in [`run`].
 
+mod blackout;
 mod bodies;
 mod choice;
 pub mod cluster;
 mod concurrent;
 mod constrained;
+mod freeze;
 mod fresh_clusters;
 mod keys;
 mod kills;
 mod lan;
+mod moves;
 mod page;
 mod predictions;
 mod pulls;
 mod rng;
 mod schemas;
+mod signals;
 mod soak;
 mod speed;
+mod streams;
 mod token_cost;
 mod wire;
 
@@ -37,6 +42,10 @@ pub struct ProveArgs {
 
 #[derive(Subcommand)]
 enum Proof {
+    /// What a cluster has acknowledged is there when all its nodes were killed at once and started again, and
+    /// it serves
+    #[command(after_help = "Example: cargo xtask prove blackout --rounds 1 --slow 0 --seed 7")]
+    Blackout(blackout::Options),
     /// A node limited to 1 GiB withstands three minutes of hostile bodies, gives the memory back, and answers
     /// short requests beside them within 200 ms
     Bodies,
@@ -47,6 +56,10 @@ enum Proof {
     /// judged otherwise than there; masks and compiling take no longer than they may; calls of tools are read
     /// back in the templates of others
     Constrained,
+    /// Of two nodes one coordinates and stands still for a while: the other's streams never stop, and nobody
+    /// leads a second time when it goes on
+    #[command(after_help = "Example: cargo xtask prove freeze --seconds 300 --times 2")]
+    Freeze(freeze::Options),
     /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is
     /// asked
     FreshClusters(fresh_clusters::Options),
@@ -54,8 +67,16 @@ enum Proof {
     /// beside one, and is not refused
     #[command(after_help = "Example: cargo xtask prove keys --model qwen3-0.6b-q8_0.gguf")]
     Keys(keys::Options),
-    /// An answer goes on, with the same tokens, when the node of one of its stages is killed
+    /// Answers go on, with the same tokens, when the node of a stage or the coordinator is killed, or stands
+    /// still
+    #[command(after_help = "Examples:\n  cargo xtask prove kills --who coordinator,coordinator-stage\n  \
+                            cargo xtask prove kills --stop 30 --times 10\n  \
+                            cargo xtask prove kills --model 25m-q8_0.gguf --temperature 0 --compute-share 20%")]
     Kills(kills::Options),
+    /// Streams hardly pause when layers leave a node that is drained or ends, and not at all for a node that
+    /// joins
+    #[command(after_help = "Example: cargo xtask prove moves --only drain --times 50")]
+    Moves(moves::Options),
     /// What the page takes in a browser, and what a node takes for being watched: bytes, milliseconds, parts
     /// of a core
     #[command(after_help = "Example: cargo xtask prove page --seconds 60 --pairs 20")]
@@ -97,12 +118,15 @@ struct Verdict {
 /// Runs one proof, or those that are short.
 pub fn run(args: ProveArgs) -> anyhow::Result<()> {
     let verdicts = match args.proof {
+        Some(Proof::Blackout(options)) => vec![blackout::prove(&options)?],
         Some(Proof::Bodies) => vec![bodies::prove()?],
         Some(Proof::Choice(options)) => vec![choice::prove(&options)?],
         Some(Proof::Constrained) => constrained::prove()?,
+        Some(Proof::Freeze(options)) => freeze::prove(&options)?,
         Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
         Some(Proof::Keys(options)) => vec![keys::prove(&options)?],
         Some(Proof::Kills(options)) => kills::prove(&options)?,
+        Some(Proof::Moves(options)) => moves::prove(&options)?,
         Some(Proof::Page(options)) => page::prove(&options)?,
         Some(Proof::Predictions(options)) => vec![predictions::prove(&options)?],
         Some(Proof::Pulls(options)) => pulls::prove(&options)?,
@@ -148,9 +172,25 @@ fn wait_for<T>(
     }
 }
 
+/// Waits for so long. Threads that end wake up who has waited for them, which ends no such wait.
+fn rest(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::thread::park_timeout(time.saturating_sub(began.elapsed()));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rest_is_as_long_as_it_is_to_be_whoever_wakes() {
+        std::thread::current().unpark();
+        let began = Instant::now();
+        rest(Duration::from_millis(20));
+        assert!(began.elapsed() >= Duration::from_millis(20), "{:?}", began.elapsed());
+    }
 
     #[test]
     fn waiting_ends_with_a_value_an_error_or_the_time() {

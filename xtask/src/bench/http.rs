@@ -35,6 +35,12 @@ impl Server {
         self.exchange("POST", path, &body.to_string(), at_most)
     }
 
+    /// Gives an order whose answer says nothing but that it is carried out; `null` is no document.
+    pub fn order(&self, method: &str, path: &str, body: &Value, at_most: Duration) -> anyhow::Result<()> {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.answered(method, path, &body, at_most).map(|_| ())
+    }
+
     /// Asks for a text.
     pub fn text(&self, path: &str, at_most: Duration) -> anyhow::Result<String> {
         let body = self.answered("GET", path, "", at_most)?;
@@ -59,7 +65,7 @@ impl Server {
         let mut bytes = Vec::new();
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes).with_context(attempt)?;
         let (status, body) = parse(&bytes).with_context(attempt)?;
-        if status != 200 {
+        if !(200..300).contains(&status) {
             let text: String = String::from_utf8_lossy(&body).chars().take(300).collect();
             bail!("{}: status {status}: {text}", attempt());
         }
@@ -191,6 +197,15 @@ mod tests {
         };
         server.lines("/", &Value::Null, Duration::from_secs(10), each).unwrap();
         assert_eq!(seen, ["", "data: 1", "", "data: 2"]);
+    }
+
+    #[test]
+    fn an_order_is_carried_out_where_the_answer_says_so_without_a_document() {
+        let at_most = Duration::from_secs(10);
+        let order = |server: Server| server.order("DELETE", "/", &Value::Null, at_most);
+        order(answering("HTTP/1.1 204 No Content\r\n\r\n")).unwrap();
+        let error = order(answering("HTTP/1.1 409 Conflict\r\n\r\nno")).unwrap_err().to_string();
+        assert!(error.contains("status 409: no"), "{error}");
     }
 
     #[test]

@@ -159,10 +159,7 @@ impl<'a> Bench<'a> {
             flags.extend(options.memory_mib.map(|mib| format!("--memory-mib={mib}")));
             flags
         })?;
-        let model = match &options.model {
-            Some(file) => cluster.add(&file.canonicalize().context("cannot find the model")?)?,
-            None => "demo".to_owned(),
-        };
+        let model = cluster.model(options.model.as_deref())?;
         cluster.wait_united()?;
         wait_measured(&cluster)?;
         let server = cluster.nodes().first().context("the cluster has no node")?.server.clone();

@@ -1,15 +1,20 @@
 //! A cluster of nodes on loopback for one proof: each is a process with a folder of its own, and none
 //! outlives us.
 
+mod changes;
+mod views;
+
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
+pub use self::views::{Epoch, placements};
 use super::lan::Lan;
+use super::signals::StoppedProcess;
 use super::wait_for;
 use crate::bench::child::{self, Running};
 use crate::bench::http::Server;
@@ -34,6 +39,8 @@ const NAMES: [&str; 5] = ["anna", "ben", "carla", "dan", "emma"];
 
 /// Running nodes, all in one cluster.
 pub struct Cluster {
+    /// The program that they run.
+    exo: PathBuf,
     nodes: Vec<Node>,
     folder: tempfile::TempDir,
     /// Of the environment of each node, and of commands.
@@ -46,7 +53,19 @@ pub struct Cluster {
 pub struct Node {
     pub name: &'static str,
     pub server: Server,
+    setup: NodeSetup,
+    /// While it stands still. Before the process, or that could not end.
+    stopped: Option<StoppedProcess>,
     process: Running,
+}
+
+/// What a node is started with, and started again.
+struct NodeSetup {
+    flags: Vec<String>,
+    /// Whom it knows.
+    peer: Option<String>,
+    /// Where others reach it, once that is to stay the same.
+    listen: Option<String>,
 }
 
 /// A model on some of the nodes.
@@ -85,20 +104,19 @@ impl Cluster {
     ) -> anyhow::Result<Self> {
         let folder = tempfile::Builder::new().prefix("exo-prove-").tempdir();
         let folder = folder.context("no folder for the nodes")?;
-        let mut cluster = Self { nodes: Vec::new(), folder, env, lan };
+        let mut cluster = Self { exo: exo.to_owned(), nodes: Vec::new(), folder, env, lan };
         // A configuration file of their own, or the nodes would read the user's.
         cluster.write_config("")?;
-        let names = NAMES.get(..size).with_context(|| format!("at most {} nodes", NAMES.len()))?;
         let mut peer = None;
         for at in 0..size {
             // The first has to say where it is; the others then start side by side.
             if at == 1 {
-                cluster.wait_started(names)?;
-                peer = Some(format!("--peer={}", cluster.address_of_first()?));
+                cluster.wait_started(0)?;
+                peer = Some(cluster.address_of(0)?);
             }
-            cluster.spawn(exo, at, &flags(at), peer.as_deref())?;
+            cluster.spawn(flags(at), peer.clone())?;
         }
-        cluster.wait_started(names)?;
+        (0..size).try_for_each(|at| cluster.wait_started(at))?;
         Ok(cluster)
     }
 
@@ -109,8 +127,7 @@ impl Cluster {
 
     /// The folder of a node's data.
     pub fn data_dir(&self, at: usize) -> anyhow::Result<std::path::PathBuf> {
-        let node = self.nodes.get(at).with_context(|| format!("there is no node {at}"))?;
-        Ok(self.folder.path().join(node.name))
+        Ok(self.folder.path().join(self.node(at)?.name))
     }
 
     /// Writes the configuration file that all nodes read.
@@ -120,8 +137,8 @@ impl Cluster {
     }
 
     /// What a command says on a node's machine, for that node; an error if it fails.
-    pub fn run(&self, exo: &Path, at: usize, args: &[&str], at_most: Duration) -> anyhow::Result<String> {
-        let mut command = self.program(exo, at);
+    pub fn output(&self, at: usize, args: &[&str], at_most: Duration) -> anyhow::Result<String> {
+        let mut command = self.program(at);
         command.args(args).arg("--config").arg(self.folder.path().join("config.toml"));
         command.arg("--data-dir").arg(self.data_dir(at)?);
         child::output(command, &system::cores()?, at_most)
@@ -135,6 +152,14 @@ impl Cluster {
             name = added["name"].as_str().context("the node does not name the model")?.to_owned();
         }
         Ok(name)
+    }
+
+    /// The name of this model's file on every node, or of the model in the binary.
+    pub fn model(&self, file: Option<&Path>) -> anyhow::Result<String> {
+        match file {
+            Some(file) => self.add(&file.canonicalize().context("cannot find the model")?),
+            None => Ok("demo".to_owned()),
+        }
     }
 
     /// Places the model on all nodes through the node `at`, as soon as that one sees them all, and comes back
@@ -165,11 +190,6 @@ impl Cluster {
     pub fn wait_united(&mut self) -> anyhow::Result<()> {
         let size = self.nodes.len();
         self.nodes.first_mut().context("the cluster has no node")?.wait_united(size)
-    }
-
-    /// Kills a node.
-    pub fn kill(&mut self, at: usize) -> anyhow::Result<()> {
-        self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?.process.kill()
     }
 
     /// The node of each stage, by its place among the nodes.
@@ -232,44 +252,59 @@ impl Cluster {
     }
 
     fn end(mut self) -> Vec<(&'static str, Option<(ExitStatus, String)>)> {
-        self.nodes.iter_mut().for_each(|node| node.process.ask_to_end());
+        for node in &mut self.nodes {
+            node.stopped = None;
+            node.process.ask_to_end();
+        }
         self.nodes.iter_mut().map(|node| (node.name, node.process.wait(STOP_MAX))).collect()
     }
 
-    fn first(&self) -> anyhow::Result<&Node> {
-        self.nodes.first().context("the cluster has no node")
+    fn node(&self, at: usize) -> anyhow::Result<&Node> {
+        self.nodes.get(at).with_context(|| format!("there is no node {at}"))
     }
 
-    fn spawn(&mut self, exo: &Path, at: usize, flags: &[String], peer: Option<&str>) -> anyhow::Result<()> {
-        let name = NAMES[at];
-        let listen = if self.lan.is_some() { "0.0.0.0:0" } else { "127.0.0.1:0" };
-        let mut command = self.program(exo, at);
+    fn node_mut(&mut self, at: usize) -> anyhow::Result<&mut Node> {
+        self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))
+    }
+
+    /// The next node, which may know another one.
+    fn spawn(&mut self, flags: Vec<String>, peer: Option<String>) -> anyhow::Result<()> {
+        let at = self.nodes.len();
+        let name = *NAMES.get(at).with_context(|| format!("at most {} nodes", NAMES.len()))?;
+        let setup = NodeSetup { flags, peer, listen: None };
+        let process = self.run(at, name, &setup)?;
+        // Where its API is, is known once it is open.
+        let network = self.lan.as_ref().map(|lan| lan.host(at).to_owned());
+        let server =
+            Server { address: SocketAddr::from(([127, 0, 0, 1], 0)), secret: String::new(), network };
+        self.nodes.push(Node { name, server, setup, stopped: None, process });
+        Ok(())
+    }
+
+    fn run(&self, at: usize, name: &str, setup: &NodeSetup) -> anyhow::Result<Running> {
+        let NodeSetup { flags, peer, listen } = setup;
+        let any = if self.lan.is_some() { "0.0.0.0:0" } else { "127.0.0.1:0" };
+        let mut command = self.program(at);
         command
-            .args(["start", "--name", name, "--api-listen", "127.0.0.1:0", "--listen", listen])
-            .arg("--no-discovery")
+            .args(["start", "--name", name, "--api-listen", "127.0.0.1:0"])
+            .args(["--listen", listen.as_deref().unwrap_or(any), "--no-discovery"])
             .args(flags.iter().all(|flag| !flag.starts_with("--backend")).then_some("--backend=cpu"))
             .args(flags)
-            .args(peer)
+            .args(peer.as_ref().map(|peer| format!("--peer={peer}")))
             .arg("--config")
             .arg(self.folder.path().join("config.toml"))
             .arg("--data-dir")
             .arg(self.folder.path().join(name))
             .env("EXO_STOP_WITH_STDIN", "1");
-        let process = child::start_held(command, &system::cores()?)?;
-        // Where its API is, is known once it is open.
-        let network = self.lan.as_ref().map(|lan| lan.host(at).to_owned());
-        let server =
-            Server { address: SocketAddr::from(([127, 0, 0, 1], 0)), secret: String::new(), network };
-        self.nodes.push(Node { name, server, process });
-        Ok(())
+        child::start_held(command, &system::cores()?)
     }
 
     /// The binary on a node's machine, without what the environment of whoever runs the proof says of exo, of
     /// hubs and of proxies.
-    fn program(&self, exo: &Path, at: usize) -> Command {
+    fn program(&self, at: usize) -> Command {
         let mut command = match &self.lan {
-            None => Command::new(exo),
-            Some(lan) => lan.command(at, exo),
+            None => Command::new(&self.exo),
+            Some(lan) => lan.command(at, &self.exo),
         };
         for (variable, _) in std::env::vars_os().filter(|(name, _)| is_of_user(&name.to_string_lossy())) {
             command.env_remove(variable);
@@ -278,28 +313,26 @@ impl Cluster {
         command
     }
 
-    fn wait_started(&mut self, names: &[&str]) -> anyhow::Result<()> {
-        for (node, name) in self.nodes.iter_mut().zip(names) {
-            let folder = self.folder.path().join(name);
-            wait_for(&format!("the start of {name}"), (START_MAX, POLL), || {
-                node.check_alive()?;
-                let network = node.server.network.clone();
-                Ok(published(&folder).map(|server| node.server = Server { network, ..server }))
-            })?;
-        }
-        Ok(())
+    fn wait_started(&mut self, at: usize) -> anyhow::Result<()> {
+        let folder = self.data_dir(at)?;
+        let node = self.node_mut(at)?;
+        wait_for(&format!("the start of {}", node.name), (START_MAX, POLL), || {
+            node.check_alive()?;
+            let network = node.server.network.clone();
+            Ok(published(&folder).map(|server| node.server = Server { network, ..server }))
+        })
     }
 
-    /// Where the others reach the first node, once it knows.
-    fn address_of_first(&self) -> anyhow::Result<String> {
-        let first = self.first()?;
-        wait_for("finding out where the first node is reached", (JOIN_MAX, POLL), || {
-            let view = first.server.get("/exo/v1/cluster", ANSWER_MAX)?;
+    /// Where the others reach a node, once it knows.
+    fn address_of(&self, at: usize) -> anyhow::Result<String> {
+        let node = self.node(at)?;
+        wait_for(&format!("finding out where {} is reached", node.name), (JOIN_MAX, POLL), || {
+            let view = node.server.get("/exo/v1/cluster", ANSWER_MAX)?;
             let own = view["nodes"].as_array().into_iter().flatten().find(|node| node["is_self"] == true);
             let Some(told) = own.and_then(|node| node["addresses"][0].as_str()) else { return Ok(None) };
             // Who listens on all addresses has no word for its own.
             let port = told.rsplit(':').next().context("an address has no port")?;
-            Ok(Some(self.lan.as_ref().map_or(told.to_owned(), |lan| format!("{}:{port}", lan.address(0)))))
+            Ok(Some(self.lan.as_ref().map_or(told.to_owned(), |lan| format!("{}:{port}", lan.address(at)))))
         })
     }
 }

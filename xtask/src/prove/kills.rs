@@ -1,189 +1,379 @@
-//! An answer goes on, with the same tokens, when a node with a stage of it is killed in its middle.
+//! Answers go on, with the same tokens, when a node is killed in their middle, or stands still.
 //!
-//! Each run is a fresh cluster of three nodes with the demo model over all of them, and an answer drawn with
-//! a seed: it is asked for once while nothing happens, and once more, and in the middle of that the node of
-//! the first, the middle or the last stage is killed. The client is connected to another one.
+//! Each run is a fresh cluster of three nodes with a model over all of them, or over two and not the one that
+//! coordinates. Answers drawn with a seed are asked for once while nothing happens, and once more, and in the
+//! middle of that it happens to the node of the first, the middle or the last stage, or to the coordinator.
+//! The clients are connected to the other nodes.
 
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use super::Verdict;
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Epoch, Instance, placements};
+use super::streams::{Asking, Question, beside, completion, longest_pause, percentile, sorted, undisturbed};
+use super::{Verdict, rest, wait_for};
 use crate::setup;
 
 const NODES: usize = 3;
 /// Tokens of an answer.
 const TOKENS: u32 = 300;
-/// The node is killed behind so many of them.
-const KILLED_AFTER: usize = 100;
-/// For the whole answer, interrupted or not.
-const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// From the kill to the next token: half of the runs, and all but one in twenty.
-const P50: Duration = Duration::from_millis(1500);
-const P95: Duration = Duration::from_secs(3);
-const STAGES: [&str; NODES] = ["first", "middle", "last"];
+/// It happens behind so many of them.
+const STRUCK_AFTER: usize = 100;
+const CONTEXT: u32 = 512;
+/// Clients of a coordinator that is lost.
+const STREAMS: u64 = 4;
+/// How long streams are watched that nothing happens to, and behind what happens.
+const WATCH: Duration = Duration::from_secs(1);
+/// From a stop to the others' notice; what takes longer than the bound is waited for, to say how long.
+const NOTICE_MAX: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(20);
+/// For a node that goes on to be seen again, and how long nothing changes then.
+const BACK_MAX: Duration = Duration::from_secs(20);
+const STAYS: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
 pub struct Options {
-    /// How many for each of the three stages
+    /// What the node is that it happens to
+    #[arg(long, value_delimiter = ',', default_value = "first,middle,last")]
+    who: Vec<Who>,
+    /// How many runs for each of them
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
     times: u32,
+    /// The node stands still for so long instead of being killed
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
+    stop: Option<u64>,
+    /// A GGUF file instead of the demo model
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// How tokens are drawn; 0 takes the likeliest
+    #[arg(long, default_value_t = 1.0)]
+    temperature: f64,
+    /// The part of its time that each node computes
+    #[arg(long, value_name = "10%..100%", default_value = "100%")]
+    compute_share: String,
+    /// The seed of the first run; each has the next
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
     /// An exo binary instead of this tree's, which is built
     #[arg(long, value_name = "FILE")]
     exo: Option<PathBuf>,
 }
 
-/// Kills nodes, and says how long answers stood still.
+impl Options {
+    fn stop(&self) -> Option<Duration> {
+        self.stop.map(Duration::from_secs)
+    }
+}
+
+/// Which node it happens to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Who {
+    /// That of the first stage.
+    First,
+    /// That of the middle stage.
+    Middle,
+    /// That of the last stage.
+    Last,
+    /// The coordinator, which has no stage, beside four streams.
+    Coordinator,
+    /// The coordinator, which has a stage, beside four streams.
+    CoordinatorStage,
+}
+
+impl Who {
+    /// Which stage it has, where that is what it is chosen by.
+    fn stage(self) -> Option<usize> {
+        match self {
+            Self::First => Some(0),
+            Self::Middle => Some(1),
+            Self::Last => Some(2),
+            Self::Coordinator | Self::CoordinatorStage => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::First => "the first stage",
+            Self::Middle => "the middle stage",
+            Self::Last => "the last stage",
+            Self::Coordinator => "a coordinator without a stage",
+            Self::CoordinatorStage => "a coordinator with a stage",
+        }
+    }
+}
+
+/// What is held, where it is.
+#[derive(Default)]
+struct Bounds {
+    p50: Option<Duration>,
+    p95: Option<Duration>,
+    /// Of what the longest pause is longer than without a disturbance.
+    beyond: Option<Duration>,
+    /// Until the others have noticed, or have another coordinator.
+    noticed: Option<Duration>,
+}
+
+impl Bounds {
+    fn of(who: Who, stop: Option<Duration>) -> Self {
+        let ms = |ms| Some(Duration::from_millis(ms));
+        let noticed = match stop {
+            None if who.stage().is_some() => None,
+            None => ms(3000),
+            // Who goes on earlier need not be missed.
+            Some(stop) => ms(5000).filter(|noticed| stop > *noticed),
+        };
+        match (who, stop) {
+            (Who::Coordinator, _) => Self { beyond: ms(200), noticed, ..Self::default() },
+            (_, None) => Self { p50: ms(1500), p95: ms(3000), noticed, ..Self::default() },
+            (_, Some(_)) => Self { p95: ms(7000), noticed, ..Self::default() },
+        }
+    }
+}
+
+/// What came of one run.
+struct Outcome {
+    /// The longest since it happened, over all streams.
+    pause: Duration,
+    /// By how much the longest one is longer than without a disturbance, where there was a time without.
+    beyond: Duration,
+    noticed: Option<Duration>,
+    /// Shards that the others loaded: of what was lost, and of anything else.
+    loads: [usize; 2],
+}
+
+/// Strikes nodes, and says how long answers stood still.
 pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let exo = setup::exo_binary(options.exo.as_deref())?;
+    let last_seed = options.seed.saturating_add(u64::from(options.times));
+    eprintln!("seeds {}..{last_seed}; `--seed N --times 1` repeats one", options.seed);
     let mut verdicts = Vec::new();
-    for (stage, name) in STAGES.iter().enumerate() {
-        let mut pauses = Vec::new();
-        for number in 0..options.times {
-            match one(&exo, stage, u64::from(number)) {
-                Ok(pause) => pauses.push(pause),
-                Err(error) => eprintln!("{name} stage, run {}: {error:#}", number + 1),
+    for who in &options.who {
+        let mut outcomes = Vec::new();
+        for seed in options.seed..last_seed {
+            match one(&exo, options, *who, seed) {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(error) => eprintln!("{}, seed {seed}: {error:#}", who.name()),
             }
         }
-        verdicts.push(verdict(name, options.times, pauses));
+        verdicts.push(verdict(*who, options.stop(), options.times, &outcomes));
     }
     Ok(verdicts)
 }
 
-fn verdict(stage: &str, times: u32, mut pauses: Vec<Duration>) -> Verdict {
-    pauses.sort_unstable();
-    let at = |percent: usize| pauses.get((pauses.len() * percent / 100).min(pauses.len().saturating_sub(1)));
-    let (p50, p95) = (at(50).copied().unwrap_or_default(), at(95).copied().unwrap_or_default());
-    let (ms, same) = (Duration::as_millis, pauses.len());
+fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -> Verdict {
+    let bounds = Bounds::of(who, stop);
+    let pauses = sorted(outcomes.iter().map(|outcome| outcome.pause));
+    let beyond = sorted(outcomes.iter().map(|outcome| outcome.beyond));
+    let noticed = sorted(outcomes.iter().map(|outcome| outcome.noticed.unwrap_or(NOTICE_MAX)));
+    let (p50, p95) = (percentile(&pauses, 50), percentile(&pauses, 95));
+    let is_within = |found: Duration, bound: Option<Duration>| bound.is_none_or(|bound| found <= bound);
+    let [of_the_lost, others] = [0, 1].map(|kind| outcomes.iter().map(|o| o.loads[kind]).sum::<usize>());
+    let what = stop.map_or("kills".to_owned(), |stop| format!("stops for {} s", stop.as_secs()));
+    let mut line = format!(
+        "{what} of {}: {} of {times} runs go on with the same tokens; pause {}{} (p50), {}{} (p95), {} (max); the others loaded \
+         what was lost {of_the_lost} times, anything else {others} times (bound 0)",
+        who.name(),
+        outcomes.len(),
+        ms(p50),
+        bound_of(bounds.p50),
+        ms(p95),
+        bound_of(bounds.p95),
+        ms(percentile(&pauses, 100)),
+    );
+    if bounds.beyond.is_some() {
+        let (longest, bound) = (ms(percentile(&beyond, 100)), bound_of(bounds.beyond));
+        line += &format!("; at most {longest}{bound} longer than without a disturbance");
+    }
+    if bounds.noticed.is_some() {
+        let (middle, longest) = (percentile(&noticed, 50), percentile(&noticed, 100));
+        let bound = bound_of(bounds.noticed);
+        line += &format!("; noticed after {} (p50), {}{bound} (max)", ms(middle), ms(longest));
+    }
     Verdict {
-        line: format!(
-            "kills of the {stage} stage: {same} of {times} answers go on with the same tokens; the next token after {} ms \
-             (p50, bound {}), {} ms (p95, bound {})",
-            ms(&p50),
-            ms(&P50),
-            ms(&p95),
-            ms(&P95)
-        ),
-        is_kept: same == times as usize && p50 <= P50 && p95 <= P95,
+        line,
+        is_kept: outcomes.len() == times as usize
+            && is_within(p50, bounds.p50)
+            && is_within(p95, bounds.p95)
+            && is_within(percentile(&beyond, 100), bounds.beyond)
+            && is_within(percentile(&noticed, 100), bounds.noticed)
+            && others == 0,
     }
 }
 
-/// How long an answer stood still when the node of a stage was killed.
-fn one(exo: &Path, stage: usize, seed: u64) -> anyhow::Result<Duration> {
-    let mut cluster = Cluster::start(exo, NODES, &[])?;
-    match kill_one(&mut cluster, stage, seed) {
-        Ok(pause) => {
+fn ms(duration: Duration) -> String {
+    format!("{} ms", duration.as_millis())
+}
+
+fn bound_of(bound: Option<Duration>) -> String {
+    bound.map_or(String::new(), |bound| format!(", bound {}", ms(bound)))
+}
+
+fn one(exo: &Path, options: &Options, who: Who, seed: u64) -> anyhow::Result<Outcome> {
+    let share = format!("--compute-share={}", options.compute_share);
+    let mut cluster = Cluster::start(exo, NODES, &[&share])?;
+    match strike(&mut cluster, options, who, seed) {
+        Ok(outcome) => {
             cluster.last_words();
-            Ok(pause)
+            Ok(outcome)
         }
         Err(error) => bail!("{error:#}{}", cluster.last_words()),
     }
 }
 
-fn kill_one(cluster: &mut Cluster, stage: usize, seed: u64) -> anyhow::Result<Duration> {
-    let instance = cluster.place(0, "demo", 512)?;
+fn strike(cluster: &mut Cluster, options: &Options, who: Who, seed: u64) -> anyhow::Result<Outcome> {
+    let model = cluster.model(options.model.as_deref())?;
+    cluster.wait_united()?;
+    let coordinator = cluster.coordinator(0)?;
+    let instance = place(cluster, &model, (who == Who::Coordinator).then_some(coordinator))?;
     let stages = cluster.stages_of(&instance)?;
-    let [first, middle, last] = stages[..] else { bail!("the model is on {} stages", stages.len()) };
-    let victim = [first, middle, last][stage];
-    let driver = [middle, last, first][stage];
-    let server = cluster.nodes().get(driver).context("no driver")?.server.clone();
-    let mut expected = String::new();
-    server.lines("/v1/completions", &request(seed), ANSWER_MAX, |line| {
-        expected.push_str(&text_of(line)?);
-        Ok(ControlFlow::Continue(()))
-    })?;
-    let mut heard = Heard::default();
-    server.lines("/v1/completions", &request(seed), ANSWER_MAX, |line| {
-        if heard.take(&text_of(line)?) == KILLED_AFTER {
-            cluster.kill(victim)?;
-            heard.killed = Some(Instant::now());
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    if heard.text != expected {
-        bail!("another text: `{}` instead of `{expected}`", heard.text);
-    }
-    Ok(heard.longest)
-}
-
-/// What has come of an answer.
-#[derive(Default)]
-struct Heard {
-    text: String,
-    pieces: usize,
-    killed: Option<Instant>,
-    /// When the last piece came.
-    last: Option<Instant>,
-    /// The longest time between two pieces since the kill. The first of them may have been on their way
-    /// before.
-    longest: Duration,
-}
-
-impl Heard {
-    /// Takes a line's text; how many pieces there are if it was one.
-    fn take(&mut self, piece: &str) -> usize {
-        if piece.is_empty() {
-            return 0;
-        }
-        let now = Instant::now();
-        if let Some(since) = self.killed.max(self.last).filter(|_| self.killed.is_some()) {
-            self.longest = self.longest.max(now - since);
-        }
-        self.last = Some(now);
-        self.text.push_str(piece);
-        self.pieces += 1;
-        self.pieces
-    }
-}
-
-fn request(seed: u64) -> Value {
-    json!({
-        "model": "demo", "prompt": "Once", "max_tokens": TOKENS, "ignore_eos": true, "temperature": 1.0, "seed": seed,
-        "stream": true,
-    })
-}
-
-/// The text in a line of a stream.
-pub(super) fn text_of(line: &str) -> anyhow::Result<String> {
-    let Some(data) = line.strip_prefix("data: ").filter(|data| data.starts_with('{')) else {
-        return Ok(String::new());
+    let victim = match who.stage() {
+        Some(stage) => *stages.get(stage).context("the model is on too few stages")?,
+        None => coordinator,
     };
-    let chunk: Value = serde_json::from_str(data).context("an event is not JSON")?;
-    if let Some(message) = chunk["error"]["message"].as_str() {
-        bail!("the answer ended: {message}");
+    // Those behind it, in the order in which a token passes them.
+    let from = stages.iter().position(|at| *at == victim).unwrap_or_default();
+    let others: Vec<usize> =
+        stages[from..].iter().chain(&stages[..from]).copied().filter(|at| *at != victim).collect();
+    let by = *others.first().context("no other node has a stage")?;
+    let (streams, asking) = match who.stage() {
+        Some(_) => (1, Asking::Once),
+        // An election takes longer than an answer of a small model.
+        None => (STREAMS, Asking::UntilOver),
+    };
+    let servers = others.iter().cycle().map(|at| &cluster.nodes()[*at].server);
+    let questions = servers.zip(0..streams).map(|(server, number)| {
+        Question::new(
+            server,
+            completion(&model, TOKENS, options.temperature, seed.wrapping_mul(STREAMS).wrapping_add(number)),
+        )
+    });
+    let questions = questions.collect::<anyhow::Result<Vec<_>>>()?;
+    let lost = cluster.layers_of(&instance, victim)?;
+    let loaded = others.iter().map(|at| Ok(cluster.loads(*at)?.len())).collect::<anyhow::Result<Vec<_>>>()?;
+    let undisturbed = match asking {
+        Asking::Once => Duration::ZERO,
+        Asking::UntilOver => undisturbed(&questions, WATCH)?,
+    };
+
+    let blow = Blow { victim, by, instance: &instance, who, stop: options.stop() };
+    let (times, (struck, noticed)) = beside(&questions, asking, STRUCK_AFTER, || blow.fall(cluster))?;
+    let mut loads = [0; 2];
+    for (at, before) in others.iter().zip(loaded) {
+        for layers in cluster.loads(*at)?.get(before..).unwrap_or_default() {
+            let is_lost = lost.as_deref().is_some_and(|lost| lies_in(layers, lost));
+            loads[usize::from(!is_lost)] += 1;
+        }
     }
-    Ok(chunk["choices"][0]["text"].as_str().unwrap_or_default().to_owned())
+    let pause = times.iter().map(|times| times.longest_pause_since(struck)).max().unwrap_or_default();
+    let beyond = longest_pause(&times).saturating_sub(undisturbed);
+    Ok(Outcome { pause, beyond, noticed, loads })
+}
+
+/// Places the model over all nodes, or over all but one.
+fn place(cluster: &mut Cluster, model: &str, without: Option<usize>) -> anyhow::Result<Instance> {
+    let nodes = NODES - usize::from(without.is_some());
+    let exclude: Vec<&str> = without.iter().map(|at| cluster.nodes()[*at].name).collect();
+    let order = json!({
+        "model": model, "nodes_min": nodes, "context_tokens": CONTEXT, "slots": STREAMS, "exclude": exclude,
+    });
+    let instance = cluster.place_as(0, &order)?;
+    if instance.stages != nodes {
+        bail!("the model is on {} stages instead of {nodes}", instance.stages);
+    }
+    cluster.wait_settled(&instance)?;
+    Ok(instance)
+}
+
+/// What happens to a node.
+struct Blow<'a> {
+    victim: usize,
+    /// Who notices.
+    by: usize,
+    instance: &'a Instance,
+    who: Who,
+    /// How long it stands still, unless it is killed.
+    stop: Option<Duration>,
+}
+
+impl Blow<'_> {
+    /// When it happened, and how long it took until another node had noticed, where that is to be seen.
+    fn fall(&self, cluster: &mut Cluster) -> anyhow::Result<(Instant, Option<Duration>)> {
+        let id = cluster.id_of(self.victim)?;
+        let before = cluster.view(self.by)?;
+        let struck = Instant::now();
+        match self.stop {
+            None => cluster.kill(self.victim)?,
+            Some(_) => cluster.freeze(self.victim)?,
+        }
+        let mut noticed = None;
+        // Who kills a stage sees it by its stream.
+        if self.stop.is_some() || self.who.stage().is_none() {
+            let at_most = self.stop.map_or(NOTICE_MAX, |stop| stop.min(NOTICE_MAX));
+            while noticed.is_none() && struck.elapsed() < at_most {
+                let view = cluster.view(self.by)?;
+                noticed = has_noticed(&before, &view, &id, self.who).then(|| struck.elapsed());
+                rest(POLL);
+            }
+        }
+        match self.stop {
+            None if self.who.stage().is_none() => rest(WATCH),
+            None => {}
+            Some(stop) => {
+                rest(stop.saturating_sub(struck.elapsed()));
+                self.thaw(cluster, &id)?;
+            }
+        }
+        Ok((struck, noticed))
+    }
+
+    /// Who goes on changes nothing where the others have gone on without it.
+    fn thaw(&self, cluster: &mut Cluster, id: &str) -> anyhow::Result<()> {
+        let view = cluster.view(self.by)?;
+        let is_ready = state_of(&view, self.instance) == Some("ready");
+        let (is_missed, before) = (status_of(&view, id) != Some("alive"), placements(&view));
+        cluster.thaw(self.victim)?;
+        cluster.wait_seen(self.by, NODES, BACK_MAX)?;
+        let until = Instant::now() + STAYS;
+        wait_for("watching who is back", (BACK_MAX, POLL), || {
+            let now = placements(&cluster.view(self.by)?);
+            if is_ready && is_missed && now != before {
+                bail!("the model was placed anew when the node went on: {before:?} became {now:?}");
+            }
+            Ok((Instant::now() > until).then_some(()))
+        })
+    }
+}
+
+/// Whether a view shows that the node is missed: it has another coordinator, or the node is not there, or
+/// what had a stage on it is placed anew.
+fn has_noticed(before: &Value, view: &Value, id: &str, who: Who) -> bool {
+    match who.stage() {
+        None => Epoch::of(view).is_some_and(|epoch| epoch.coordinator != id),
+        Some(_) => status_of(view, id) != Some("alive") || placements(before) != placements(view),
+    }
+}
+
+fn status_of<'a>(view: &'a Value, id: &str) -> Option<&'a str> {
+    view["nodes"].as_array()?.iter().find(|node| node["id"] == id)?["status"].as_str()
+}
+
+fn state_of<'a>(view: &'a Value, instance: &Instance) -> Option<&'a str> {
+    let instances = view["instances"].as_array()?;
+    instances.iter().find(|other| other["id"] == instance.id.as_str())?["state"]["kind"].as_str()
+}
+
+/// Whether layers, as `4..6`, are among others.
+fn lies_in(layers: &str, others: &str) -> bool {
+    let range = |text: &str| {
+        let (start, end) = text.split_once("..")?;
+        Some((start.parse::<u32>().ok()?, end.parse::<u32>().ok()?))
+    };
+    let ranges = range(layers).zip(range(others));
+    ranges.is_some_and(|(layers, others)| others.0 <= layers.0 && layers.1 <= others.1)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_answer_has_to_go_on_and_none_late() {
-        let check = |ms: &[u64], times| {
-            let pauses = ms.iter().map(|ms| Duration::from_millis(*ms)).collect();
-            verdict("last", times, pauses).is_kept
-        };
-        assert!(check(&[900, 1000, 1500], 3));
-        assert!(!check(&[900, 1000], 3), "one was lost");
-        assert!(!check(&[900, 1600, 1700], 3), "half of them late");
-        assert!(!check(&[900, 1000, 3001], 3), "one far too late");
-        assert!(verdict("last", 1, vec![]).line.starts_with("kills of the last stage: 0 of 1 answers"));
-    }
-
-    #[test]
-    fn the_pause_is_the_longest_silence_since_the_kill() {
-        let mut heard = Heard::default();
-        assert_eq!((heard.take(""), heard.take("a")), (0, 1));
-        heard.killed = Some(Instant::now());
-        std::thread::park_timeout(Duration::from_millis(20));
-        assert_eq!(heard.take("b"), 2);
-        assert!(heard.longest >= Duration::from_millis(10) && heard.text == "ab", "{:?}", heard.longest);
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::{Context, bail};
 
+use super::signals;
 use super::wire::{self, Wire};
 use crate::system::Tap;
 
@@ -15,8 +16,6 @@ static NAMES: Mutex<Vec<Names>> = Mutex::new(Vec::new());
 const BURST: &str = "256kb";
 /// For how long packets wait at a slow line before they are lost.
 const QUEUE_MAX: &str = "160ms";
-/// Of a process that a signal ended.
-const EXIT_SIGNALLED: i32 = 130;
 
 /// Machines and what is between them, gone with the value, or when a signal ends this process.
 pub struct Lan {
@@ -160,18 +159,9 @@ fn names() -> std::sync::MutexGuard<'static, Vec<Names>> {
 }
 
 /// Ctrl-C and SIGTERM end this process, and what there is goes first.
-#[allow(clippy::disallowed_methods, reason = "nobody waits for the thread that takes signals")]
 fn remove_when_signalled() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let set = ctrlc::set_handler(|| {
-            names().iter().for_each(Names::remove);
-            std::process::exit(EXIT_SIGNALLED);
-        });
-        if let Err(error) = set {
-            eprintln!("warning: namespaces stay where a signal ends this: {error}");
-        }
-    });
+    ONCE.call_once(|| signals::before_end(|| names().iter().for_each(Names::remove)));
 }
 
 fn ip(args: &[&str]) -> anyhow::Result<()> {

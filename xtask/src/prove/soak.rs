@@ -19,6 +19,7 @@ use clap::Args;
 use self::clients::{Answers, Question};
 use self::faults::Draw;
 use self::hosts::Hosts;
+use super::streams::percentile;
 use super::{Verdict, wait_for};
 use crate::setup;
 
@@ -104,10 +105,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
 
 fn verdict(answers: &Answers, faults: u32, options: &Options) -> Verdict {
     let asked = answers.right + answers.errors;
-    let at = |percent: usize| {
-        let last = answers.pauses.len().saturating_sub(1);
-        answers.pauses.get((answers.pauses.len() * percent / 100).min(last)).map_or(0, Duration::as_millis)
-    };
+    let at = |percent| percentile(&answers.pauses, percent).as_millis();
     let is_available = answers.right * 100 >= asked * AVAILABLE_PERCENT && answers.right > 0;
     Verdict {
         line: format!(

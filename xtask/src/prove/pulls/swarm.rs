@@ -59,7 +59,7 @@ pub fn prove(programs: &Programs, model: Option<&Path>, uplink_mbit: u64) -> any
         ("HOME", programs.folder.join("no-home").display().to_string()),
     ];
     let mut cluster = Cluster::start_with(&programs.exo, NODES, Some(lan), env, |_| Vec::new())?;
-    let measured = match serve(programs, &mut cluster, bytes, uplink) {
+    let measured = match serve(&mut cluster, bytes, uplink) {
         Ok(took) => {
             let sent = hub.counts()?.sent_bytes;
             Measurement { bytes, uplink, sent, took, disks: disks(&cluster)? }
@@ -72,17 +72,13 @@ pub fn prove(programs: &Programs, model: Option<&Path>, uplink_mbit: u64) -> any
 }
 
 /// From the order to place the model to the first answer.
-fn serve(programs: &Programs, cluster: &mut Cluster, bytes: u64, uplink: u64) -> anyhow::Result<Duration> {
+fn serve(cluster: &mut Cluster, bytes: u64, uplink: u64) -> anyhow::Result<Duration> {
     cluster.wait_united()?;
     let at_most = ANSWER_MAX + 3 * line_time(bytes, uplink);
     let (reference, nodes) = (format!("hf.co/{REPO}"), NODES.to_string());
     let began = Instant::now();
-    cluster.run(
-        &programs.exo,
-        0,
-        &["place", &reference, "--nodes", &nodes, "--context", CONTEXT],
-        at_most,
-    )?;
+    let place = ["place", &reference, "--nodes", &nodes, "--context", CONTEXT];
+    cluster.output(0, &place, at_most)?;
     let question = json!({
         "model": FILE.trim_end_matches(".gguf"), "max_tokens": 1, "temperature": 0,
         "messages": [{ "role": "user", "content": "Hello" }],

@@ -1,15 +1,14 @@
 //! Those who ask, one at each machine, one request after the other.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::{Value, json};
 
-use super::super::kills::text_of;
+use super::super::streams;
 use super::hosts::{Door, Hosts};
 use crate::bench::http::Server;
 
@@ -126,20 +125,7 @@ fn one(door: &Door, question: &Question, answers: &mut Answers) {
 
 /// The text of an answer, and its longest silence.
 fn ask(server: &Server, body: &Value) -> anyhow::Result<(String, Duration)> {
-    let (mut text, mut longest, mut last, mut is_whole) =
-        (String::new(), Duration::ZERO, Instant::now(), false);
-    server.lines("/v1/completions", body, END_MAX, |line| {
-        let piece = text_of(line)?;
-        if !piece.is_empty() {
-            longest = longest.max(last.elapsed());
-            last = Instant::now();
-            text.push_str(&piece);
-        }
-        is_whole |= line == "data: [DONE]";
-        Ok(ControlFlow::Continue(()))
-    })?;
-    if !is_whole {
-        bail!("the answer broke off after {} bytes of text", text.len());
-    }
-    Ok((text, longest))
+    let began = Instant::now();
+    let answer = streams::ask(server, body, END_MAX, |_| {})?;
+    Ok((answer.text, answer.times.longest_pause_since(began)))
 }
