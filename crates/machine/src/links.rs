@@ -61,8 +61,9 @@ pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(6);
 const DOUBT: Duration = Duration::from_secs(2);
 /// This machine itself was held up if its timer comes so late: that is not the peers' silence.
 const HELD_UP: Duration = Duration::from_secs(1);
-/// Links of one purpose that a peer may offer at a time; one more ends the oldest.
-const OFFERS_MAX: usize = 2;
+/// Links of one purpose that a peer may offer at a time; one more ends the oldest. It dials all addresses of
+/// this node side by side, and closes all but the first: on a long way these stand here for a moment, too.
+const OFFERS_MAX: usize = addresses::ADDRESSES_MAX;
 /// A link that opens again within this time is no news for the planner.
 pub(crate) const UNREACHED_AFTER: Duration = Duration::from_secs(2);
 /// Round trips the median is taken over.

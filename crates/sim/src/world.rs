@@ -73,10 +73,10 @@ pub enum Event {
     Parcel(usize, usize, Parcel),
     /// A process hears that a connection was reset: connection, its own side.
     Down(usize, usize),
-    /// An attempt to dial reaches somebody, or nobody.
-    DialReach(DialId, u64),
-    /// An attempt to dial has taken too long, or was refused.
-    DialOver(DialId, u64, &'static str),
+    /// An attempt to dial reaches somebody, or nobody, at that of its addresses.
+    DialReach(DialId, usize),
+    /// An attempt to dial has taken too long.
+    DialOver(DialId),
     /// A question of a stranger reaches somebody, or nobody.
     AskReach(u64, u64),
     /// Nobody answered it.
@@ -420,8 +420,8 @@ impl World {
             }
             Event::Parcel(wire, side, parcel) => self.parcel(wire, side, parcel),
             Event::Down(wire, side) => self.link_down(wire, side, LinkEnd::Reset("reset".to_owned())),
-            Event::DialReach(dial, attempt) => self.dial_reach(node, dial, attempt),
-            Event::DialOver(dial, attempt, why) => self.dial_over(node, dial, attempt, why),
+            Event::DialReach(dial, at) => self.dial_reach(node, dial, at),
+            Event::DialOver(dial) => self.dial_over(node, dial),
             Event::AskReach(exchange, attempt) => self.ask_reach(exchange, attempt),
             Event::AskOver(exchange, attempt, why) => self.ask_over(exchange, attempt, why),
             Event::Found(other) => self.found(node, other),
