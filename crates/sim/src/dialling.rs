@@ -91,7 +91,9 @@ impl World {
     fn passes(&self, node: usize, address: SocketAddr, via: Transport) -> bool {
         let Some(target) = self.listener(address) else { return false };
         let pair = (1000 + node.min(target) * 64 + node.max(target)) as u64;
-        via == Transport::Tcp || !mix(self.scenario.seed, DrawFor::Scenario, pair).per_cent(10)
+        let is_blocked =
+            via == Transport::Quic && mix(self.scenario.seed, DrawFor::Scenario, pair).per_cent(10);
+        !is_blocked && self.net.carries(via, node, target)
     }
 
     /// Its time is over.
@@ -116,7 +118,8 @@ impl World {
         let Some(dialling) = self.dials.get(&(node, dial)) else { return };
         let Dialling { peer, purpose, ref addresses, .. } = *dialling;
         let (via, address) = addresses[at];
-        let Some(target) = self.reachable(node, address) else { return }; // it times out
+        let target = self.reachable(node, address).filter(|_| self.passes(node, address, via));
+        let Some(target) = target else { return }; // it times out
         let me = self.nodes[node].id;
         let refusal = match &self.nodes[target].process {
             None => Some("connection refused"),
@@ -304,7 +307,9 @@ impl World {
             return;
         }
         let nodes = self.net.wire(wire).ends.each_ref().map(|end| (end.node, end.life));
-        let is_apart = self.net.is_apart(nodes[0].0, nodes[1].0);
+        let via = self.net.wire(wire).via;
+        let is_apart =
+            self.net.is_apart(nodes[0].0, nodes[1].0) || !self.net.carries(via, nodes[0].0, nodes[1].0);
         for (side, (node, life)) in nodes.into_iter().enumerate() {
             let delay = self.net.path(nodes[1 - side].0, node).delay + self.draws.draw().micros(0, 5000);
             if !is_apart && self.nodes[node].life == life {

@@ -54,6 +54,15 @@ pub enum FaultKind {
         /// How long.
         lasting: Duration,
     },
+    /// No UDP gets through between two nodes: their control links fall silent, their data links do not.
+    CutUdp {
+        /// One end.
+        from: usize,
+        /// The other.
+        to: usize,
+        /// How long.
+        lasting: Duration,
+    },
     /// The links between two nodes end in a reset.
     Reset {
         /// One end.
@@ -225,6 +234,7 @@ impl Fault {
                 FaultKind::Crash { down, .. } | FaultKind::KillCoordinator { down, .. } => down,
                 FaultKind::CutOff { lasting, .. }
                 | FaultKind::CutPair { lasting, .. }
+                | FaultKind::CutUdp { lasting, .. }
                 | FaultKind::Freeze { lasting, .. }
                 | FaultKind::SlowDisk { lasting, .. }
                 | FaultKind::FullDisk { lasting, .. }
@@ -353,6 +363,8 @@ const LIES_OF_DATA_FROM: usize = 300;
 const TRICKS_FROM: usize = 400;
 /// The first number of a slow link.
 const SLOW_LINKS_FROM: usize = 500;
+/// The first number of a pair without UDP.
+const UDP_CUTS_FROM: usize = 600;
 
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
@@ -428,6 +440,17 @@ pub fn slow_links(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<F
     (0..count).map(one).collect()
 }
 
+/// Pairs of nodes between which no UDP gets through for a while in a run of a seed.
+pub fn udp_cuts(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: UDP_CUTS_FROM + index };
+        let (from, to) = own.pair();
+        let kind = FaultKind::CutUdp { from, to, lasting: own.draw(8).millis(2_000, 15_000) };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+    };
+    (0..count).map(one).collect()
+}
+
 fn kind(own: &Own, makers: &[Maker]) -> FaultKind {
     let all: u64 = makers.iter().map(|(weight, _)| weight).sum();
     let mut drawn = own.draw(1).below(all);
@@ -467,8 +490,11 @@ mod tests {
 
     #[test]
     fn both_ends_of_a_pair_differ_in_every_number_of_nodes() {
-        for fault in (0..500).flat_map(|seed| [list(seed, 6, 0, 1), slow_links(seed, 1, 0, 1)].concat()) {
+        let of_seed =
+            |seed| [list(seed, 6, 0, 1), slow_links(seed, 1, 0, 1), udp_cuts(seed, 1, 0, 1)].concat();
+        for fault in (0..500).flat_map(of_seed) {
             if let FaultKind::CutPair { from, to, .. }
+            | FaultKind::CutUdp { from, to, .. }
             | FaultKind::Reset { from, to, .. }
             | FaultKind::SlowLink { from, to, .. } = fault.kind
             {

@@ -264,6 +264,9 @@ fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<
         let count = mix(seed, DrawFor::Scenario, 72).between(1, 2) as usize;
         faults.extend(faults::slow_links(seed, count, from_ms, until_ms));
     }
+    if kind == Kind::Faults && mix(seed, DrawFor::Scenario, 73).per_cent(20) {
+        faults.extend(faults::udp_cuts(seed, 1, from_ms, until_ms));
+    }
     if kind == Kind::Wire {
         let count = mix(seed, DrawFor::Scenario, 80).between(10, 40) as usize;
         faults.extend(faults::lies_of_data(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use exo_cluster::EngineId;
-use exo_machine::{DialId, Effect, Input, LinkEnd, Outgoing, ReplyId};
-use exo_types::Time;
+use exo_machine::{DialId, Effect, Input, LinkEnd, Outgoing, Purpose, ReplyId};
+use exo_types::{Time, Transport};
 
 use crate::clients::Clients;
 use crate::dialling::Dialling;
@@ -19,7 +19,7 @@ use crate::invariants::{Facts, Failure, Invariant, Observation, Watch};
 use crate::joins::Exchange;
 use crate::lies_of_data::Waiting;
 use crate::model::{HashModel, Model};
-use crate::net::{Net, Parcel};
+use crate::net::{Net, Parcel, Wire};
 use crate::node::Node;
 use crate::scenario::Scenario;
 use crate::shape::Names;
@@ -308,6 +308,22 @@ impl World {
     pub fn shown_placements(&self, node: usize) -> Vec<String> {
         let view = self.nodes[node].process.as_ref().map(|process| process.machine.view());
         view.into_iter().flat_map(|view| view.instances).map(|instance| instance.placement).collect()
+    }
+
+    /// The members that a node shows as gone, while its process runs.
+    pub fn shown_gone(&self, node: usize) -> Vec<String> {
+        let view = self.nodes[node].process.as_ref().map(|process| process.machine.view());
+        let nodes = view.into_iter().flat_map(|view| view.nodes);
+        nodes.filter(|node| node.status.is_gone()).map(|node| node.name).collect()
+    }
+
+    /// Over what two nodes have an open link.
+    pub fn linked_over(&self, a: usize, b: usize, purpose: Purpose) -> Option<Transport> {
+        let is_theirs = |wire: &&Wire| {
+            let ends = wire.ends.each_ref().map(|end| end.node);
+            wire.purpose == purpose && [[a, b], [b, a]].contains(&ends)
+        };
+        self.net.wires().iter().rev().filter(is_theirs).find(|wire| wire.is_open()).map(|wire| wire.via)
     }
 
     /// The coordinator that a node shows as out of its reach, while its process runs.

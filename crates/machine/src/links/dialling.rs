@@ -177,12 +177,15 @@ impl Links {
     }
 
     /// Each address over the better transport first. Control prefers QUIC, data TCP, whose reset tells of a
-    /// death.
+    /// death; but what has just stopped to get through comes last.
     fn ways(&self, node: NodeId, purpose: Purpose) -> Vec<(Transport, SocketAddr)> {
-        let order = match purpose {
+        let mut order = match purpose {
             Purpose::Control => [Transport::Quic, Transport::Tcp],
             Purpose::Data => [Transport::Tcp, Transport::Quic],
         };
+        if self.peers.get(&node).and_then(|peer| peer.slot(purpose).outlived) == Some(order[0]) {
+            order.reverse();
+        }
         let addresses = self.addresses(node);
         order.into_iter().flat_map(|via| addresses.iter().map(move |address| (via, *address))).collect()
     }

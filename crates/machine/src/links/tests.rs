@@ -122,6 +122,23 @@ impl One {
         self.links.accepted(ms(now), LinkId(id), incarnation, &mut self.out);
     }
 
+    /// A control link to the higher peer, which was dialled and is open at once.
+    fn control(&mut self, now: u64, id: u64, via: Transport, dial: u64) {
+        let dial = Some(DialId(dial));
+        self.links.up(ms(now), LinkId(id), HIGHER, Purpose::Control, via, at(1), dial, &mut self.out);
+        self.accepted(now, id);
+    }
+
+    /// Over which transport a control link is dialled first, if one was since the last call.
+    fn control_dialled(&mut self) -> Option<Transport> {
+        self.out.drain(..).find_map(|output| match output {
+            LinksOutput::Effect(Effect::Dial { purpose: Purpose::Control, addresses, .. }) => {
+                addresses.first().map(|(via, _)| *via)
+            }
+            _ => None,
+        })
+    }
+
     /// A pong comes.
     fn heard(&mut self, now: u64, id: u64) {
         self.links.heard(ms(now), LinkId(id), None, &mut self.out);
@@ -400,6 +417,46 @@ fn open_links_are_pinged_about_each_second_and_close_after_six_silent_ones() {
     assert_eq!(pings(&mut one), 5);
     assert_eq!(*one.run(12_999).last().unwrap(), 12_999, "to the millisecond");
     assert_eq!(one.told()[..2], ["close 7 Silent", "down Data Silent"]);
+}
+
+#[test]
+fn a_control_link_that_is_silent_beside_a_living_data_link_is_dialled_over_the_other_transport() {
+    let mut one = One::with(HIGHER);
+    assert_eq!(one.control_dialled(), Some(Transport::Quic));
+    one.dialled(0, 7, HIGHER, 2);
+    one.accepted(0, 7);
+    one.control(0, 8, Transport::Quic, 1);
+    one.out.clear();
+    for second in 1..=4 {
+        one.run(1000 * second);
+        assert_eq!(one.links.is_open(HIGHER, Purpose::Control), second < 3, "{second} s");
+        one.heard(1000 * second, 7);
+        let signs = [(HIGHER, ms(1000 * second))];
+        assert_eq!(one.links.heard_on_data_alone(ms(1000 * second)), signs);
+    }
+    assert_eq!(one.control_dialled(), Some(Transport::Tcp));
+    one.control(4000, 9, Transport::Tcp, 3);
+    assert_eq!(one.links.heard_on_data_alone(ms(4200)), [], "it has just been heard");
+    // A link that is reset says nothing of its transport; and who is asked at once may answer in time.
+    one.out.clear();
+    one.down(4300, 9);
+    assert!(one.out.contains(&send(LinkId(7), Outgoing::Ping)), "{:?}", one.out);
+    one.run(4800);
+    assert_eq!(one.control_dialled(), Some(Transport::Quic));
+}
+
+#[test]
+fn a_control_link_that_is_silent_beside_a_silent_data_link_has_six_seconds() {
+    let mut one = One::with(HIGHER);
+    one.dialled(0, 7, HIGHER, 2);
+    one.accepted(0, 7);
+    one.control(0, 8, Transport::Quic, 1);
+    one.heard(500, 7);
+    one.run(5999);
+    assert!(one.links.is_open(HIGHER, Purpose::Control));
+    one.run(6000);
+    assert!(!one.links.is_open(HIGHER, Purpose::Control));
+    assert_eq!(one.links.heard_on_data_alone(ms(6000)), [(HIGHER, ms(500))]);
 }
 
 #[test]
