@@ -69,7 +69,7 @@ mod tests {
     /// Dials so many addresses: at the third one somebody answers, at `silent` nobody, and the others refuse.
     async fn answered(count: u16, silent: u16) -> (Option<Result<u16, &'static str>>, Duration) {
         let (began, ports) = (Instant::now(), (1..=count).collect::<Vec<_>>());
-        let dial = |port| async move {
+        let dial = |port: u16| async move {
             match port {
                 3 => Ok(port),
                 _ if port == silent => {
