@@ -109,6 +109,46 @@ fn four_machines_that_are_switched_on_together_are_one_cluster() {
     }
 }
 
+/// A firewall is switched on under a cluster: what is said over QUIC does not get through any more, tokens
+/// over TCP do. Nobody is lost, no stage is placed anew, and answers go on coming.
+#[test]
+fn udp_that_stops_loses_neither_of_two_hosts() {
+    const TEST: &str = "udp_that_stops_loses_neither_of_two_hosts";
+    let lan = match Lan::new(2) {
+        Ok(lan) => lan,
+        Err(why) => return skip(TEST, &why),
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let start = |(namespace, name): (&String, &str)| Host::start(namespace, &folder.path().join(name), name);
+    let hosts: Vec<_> = lan.namespaces.iter().zip(["a", "b"]).map(start).collect();
+    for host in &hosts {
+        wait_for("one cluster", SOON, || (host.alive() == 2).then_some(()));
+    }
+    let placed = hosts[0].exo(&["place", "demo", "--nodes", "2"]);
+    assert!(placed.status.success(), "{}", stderr(&placed));
+    let placement = || hosts[0].view().unwrap()["instances"][0]["placement"].clone();
+    let before = placement();
+    assert!(before.is_string(), "{before}");
+    if let Err(why) = lan.drop_udp(0).and_then(|()| lan.drop_udp(1)) {
+        return skip(TEST, &why);
+    }
+    let (prompt, answer) = &known()[0];
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(20) {
+        for host in &hosts {
+            let output = host.exo(&["run", "demo", prompt, "--temperature", "0"]);
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(said.trim(), answer, "after {:?}: {}", began.elapsed(), stderr(&output));
+            let view = host.view().unwrap();
+            let nodes = view["nodes"].as_array().unwrap();
+            let is_here = |node: &serde_json::Value| node["status"] != "lost" && node["status"] != "left";
+            assert!(nodes.len() == 2 && nodes.iter().all(is_here), "after {:?}: {nodes:#?}", began.elapsed());
+        }
+    }
+    assert_eq!(placement(), before, "nothing was placed anew");
+    assert_eq!((hosts[0].alive(), hosts[1].alive()), (2, 2));
+}
+
 #[test]
 fn a_machine_that_is_reachable_from_anywhere_says_so_and_nobody_joins_it_on_sight() {
     const TEST: &str = "a_machine_that_is_reachable_from_anywhere_says_so_and_nobody_joins_it_on_sight";

@@ -8,7 +8,7 @@ use exo_cluster::bounds::{Bound, time};
 use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
 use crate::cut_off::{CUT_OFF_AFTER, LINK_TRIED_FOR};
-use crate::links::{APART_FOR, OFFER_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
+use crate::links::{APART_FOR, OFFER_MAX, OUTLIVED_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
 use crate::non_finite;
 use crate::persist::LOG_WRITE_MAX;
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
@@ -55,6 +55,12 @@ fn of_links() -> Vec<Bound> {
             "it is closed and dialled again",
         ),
         Bound::new(
+            "a control link without a sign of life beside a data link that lives",
+            time(OUTLIVED_MAX),
+            "links",
+            "the same, over the other transport first",
+        ),
+        Bound::new(
             "a member without an open data link",
             time(UNREACHED_AFTER),
             "links",
@@ -78,7 +84,13 @@ fn of_members() -> Vec<Bound> {
             "membership",
             "it is lost: what it held is repaired",
         ),
-        Bound::new("a member that is silent", time(members.declare), "membership", "the same"),
+        Bound::new("a member that is silent on both links", time(members.declare), "membership", "the same"),
+        Bound::new(
+            "a member of which no message comes while its data link lives",
+            time(members.declare_without_message),
+            "membership",
+            "the same",
+        ),
         Bound::new(
             "members that were never heard",
             time(members.patience),

@@ -27,7 +27,8 @@ use crate::notice::Notice;
 /// Something to be done.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Effect {
-    /// Open a link: try the addresses in order. Answer `LinkUp` or `DialFailed`.
+    /// Open a link: dial the addresses side by side, the first that proves the key counts. Answer `LinkUp` or
+    /// `DialFailed`.
     Dial {
         /// Its number.
         dial: DialId,
@@ -35,9 +36,9 @@ pub enum Effect {
         peer: NodeId,
         /// What for.
         purpose: Purpose,
-        /// Where, best first.
+        /// Where, best first; those over the same transport stand together.
         addresses: Vec<(Transport, SocketAddr)>,
-        /// For each address.
+        /// For all of them together.
         within: Duration,
     },
     /// Try whether anything listens where a member was. Answer `Refused` if every address refuses; nothing

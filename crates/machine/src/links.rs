@@ -59,10 +59,17 @@ const ROUNDS_SPARED: u32 = 4;
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(6);
 /// No sign of life for this long and a link is replaced by one that the peer offers instead.
 const DOUBT: Duration = Duration::from_secs(2);
+/// No sign of life for this long and a control link is replaced, if the data link to the same member lives:
+/// what carries it does not get through any more. Longer than from one ping to the next where no message
+/// comes.
+pub(crate) const OUTLIVED_MAX: Duration = Duration::from_secs(3);
+/// A control link on which nothing comes for so long is missed: signs of life on the data link count then.
+const QUIET: Duration = Duration::from_millis(750);
 /// This machine itself was held up if its timer comes so late: that is not the peers' silence.
 const HELD_UP: Duration = Duration::from_secs(1);
-/// Links of one purpose that a peer may offer at a time; one more ends the oldest.
-const OFFERS_MAX: usize = 2;
+/// Links of one purpose that a peer may offer at a time; one more ends the oldest. It dials all addresses of
+/// this node side by side, and closes all but the first: on a long way these stand here for a moment, too.
+const OFFERS_MAX: usize = addresses::ADDRESSES_MAX;
 /// A link that opens again within this time is no news for the planner.
 pub(crate) const UNREACHED_AFTER: Duration = Duration::from_secs(2);
 /// Round trips the median is taken over.
@@ -178,6 +185,8 @@ struct Slot {
     dial_next: Time,
     /// Since when there is no link.
     since: Time,
+    /// What did not get through any more while the other link did: dialled last.
+    outlived: Option<Transport>,
 }
 
 /// An attempt under way.
@@ -219,8 +228,9 @@ enum LinkState {
 
 impl Peer {
     fn new(now: Time) -> Self {
+        let (dial_next, since) = (Time::ZERO, now);
         let slot =
-            Slot { open: None, offers: vec![], dial: None, failures: 0, dial_next: Time::ZERO, since: now };
+            Slot { open: None, offers: vec![], dial: None, failures: 0, dial_next, since, outlived: None };
         let (control, data) = (slot.clone(), slot);
         Self { control, data, incarnations: Incarnations::default(), rtts: VecDeque::new(), rtt_at: now }
     }
@@ -426,6 +436,18 @@ impl Links {
         &self.open_data
     }
 
+    /// Members of which nothing comes on a control link for a moment, but on the data link: when each gave
+    /// its last sign of life there.
+    pub fn heard_on_data_alone(&self, now: Time) -> Vec<(NodeId, Time)> {
+        let alone = |node: &NodeId| {
+            let heard = |purpose| Some(self.links.get(&self.open_link(*node, purpose)?)?.heard);
+            let data = heard(Purpose::Data)?;
+            let is_alone = heard(Purpose::Control).is_none_or(|at| now.since(at) >= QUIET && data > at);
+            is_alone.then_some((*node, data))
+        };
+        self.open_data.iter().filter_map(alone).collect()
+    }
+
     /// Where a node may be reached, best first.
     pub fn addresses(&self, node: NodeId) -> &[SocketAddr] {
         self.addresses.of(node)
@@ -511,7 +533,7 @@ impl Links {
         let dials = self.dials_at().chain(self.dials_until());
         let all = links.chain(pings).chain(self.held.deadline()).chain(dials);
         self.deadline = all.min().unwrap_or(NEVER);
-        self.due = self.deadline;
+        self.due = self.deadline.max(now); // what is overdue is so since now
     }
 
     fn open_link(&self, node: NodeId, purpose: Purpose) -> Option<LinkId> {

@@ -555,7 +555,13 @@ impl NodeMachine {
             self.asks_lost(node);
             self.backups_doubt(node);
         }
-        self.feed_membership(exo_membership::Input::LinkReset(node));
+        // A control link that falls silent beside a data link that lives is no reset: what carries it is cut.
+        let is_outlived = purpose == Purpose::Control
+            && *reason == LinkEnd::Silent
+            && self.links.is_open(node, Purpose::Data);
+        if !is_outlived {
+            self.feed_membership(exo_membership::Input::LinkReset(node));
+        }
         // A process that ended is told from a link that broke: its system refuses connections. Only where the
         // link came from: other addresses of a node are hints, and may be another host's.
         let is_only = purpose == Purpose::Data || !self.links.is_open(node, Purpose::Data);

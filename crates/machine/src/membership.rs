@@ -12,10 +12,20 @@ use crate::{Effect, NodeMachine, Notice};
 
 impl NodeMachine {
     pub(crate) fn tick_membership(&mut self) {
+        // First: all that is fed has it look at who was silent for too long.
+        self.tell_signs();
         self.tell_standing();
         self.feed_membership(Input::Tick);
         self.note_cut_off();
         self.members_changed_if_needed();
+    }
+
+    /// Members whose messages are missing, and that live as their data links show.
+    fn tell_signs(&mut self) {
+        let signs = self.links.heard_on_data_alone(self.now.time);
+        if !signs.is_empty() {
+            self.feed_membership(Input::Signs(signs));
+        }
     }
 
     /// What elections go by.

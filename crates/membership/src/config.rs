@@ -23,6 +23,9 @@ pub struct Config {
     pub suspect_idle: Duration,
     /// Silence after which a suspected node is lost.
     pub declare: Duration,
+    /// The same from its last message on, for a node that gives signs of life on its data link all the while:
+    /// time enough for another control link, dialled over another transport.
+    pub declare_without_message: Duration,
     /// Time after a reset in which a message or a new connection clears the node.
     pub declare_after_reset: Duration,
     /// How long a starting or joining node waits for members it has never heard.
@@ -45,6 +48,7 @@ impl Default for Config {
             suspect: ms(1000),
             suspect_idle: ms(2000),
             declare: ms(4000),
+            declare_without_message: ms(10_000),
             declare_after_reset: ms(1500),
             patience: ms(3000),
             stagger: ms(600),

@@ -1,5 +1,5 @@
-//! What this node itself knows of one peer: when it was heard, whether its connection stands, what it said
-//! last.
+//! What this node itself knows of one peer: when it was heard, on either link, whether its connection stands,
+//! what it said last.
 
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub(crate) struct Peer {
     pub linked: bool,
     /// Last message; before the first, when we began to wait for it.
     heard: Time,
+    /// Last sign of life on the data link that is known of.
+    sign: Option<Time>,
     reset: Option<Time>,
     /// The last one since its connection stood, whatever was heard behind it.
     reset_last: Option<Time>,
@@ -62,6 +64,7 @@ impl Peer {
         Self {
             linked: false,
             heard: now,
+            sign: None,
             reset: None,
             reset_last: None,
             refused: false,
@@ -123,6 +126,15 @@ impl Peer {
         (self.linked, self.heard, self.reset, self.refused) = (true, now, None, false);
     }
 
+    /// It gave a sign of life on its data link: its process lives, whatever has become of its messages. Only
+    /// these say what it is, so one that counts as lost stays lost.
+    pub fn sign(&mut self, at: Time) {
+        if self.reset.is_some_and(|reset| at > reset) {
+            (self.reset, self.refused) = (None, false);
+        }
+        self.sign = self.sign.max(Some(at));
+    }
+
     /// The peer said goodbye: this run is over.
     pub fn left(&mut self, now: Time) {
         self.incarnation_before = self.incarnation.take().map(|incarnation| (incarnation, now));
@@ -132,22 +144,22 @@ impl Peer {
 
     /// Applies the time passed. `close` is whether the two exchange heartbeats at the fast rate.
     pub fn advance(&mut self, now: Time, close: bool, c: &Config) {
-        let silence = now.since(self.heard);
         self.status = match self.status {
-            NodeStatus::Unseen if silence >= c.patience + c.declare_after_reset => {
+            NodeStatus::Unseen if now >= self.heard + c.patience + c.declare_after_reset => {
                 NodeStatus::Lost(LossReason::NeverSeen)
             }
-            NodeStatus::Alive | NodeStatus::Suspected => {
-                let suspect = if close { c.suspect } else { c.suspect_idle };
-                let cut_off = self.reset.is_some_and(|at| now.since(at) >= c.declare_after_reset);
-                match () {
-                    () if self.refused => NodeStatus::Lost(LossReason::Refused),
-                    () if cut_off => NodeStatus::Lost(LossReason::Reset),
-                    () if silence >= c.declare => NodeStatus::Lost(LossReason::Silent),
-                    () if self.reset.is_some() || silence >= suspect => NodeStatus::Suspected,
-                    () => NodeStatus::Alive,
+            NodeStatus::Alive | NodeStatus::Suspected => match () {
+                () if self.refused => NodeStatus::Lost(LossReason::Refused),
+                () if self.reset.is_some_and(|at| now >= at + c.declare_after_reset) => {
+                    NodeStatus::Lost(LossReason::Reset)
                 }
-            }
+                () if now >= self.silent_at(c) => NodeStatus::Lost(LossReason::Silent),
+                () if now >= self.heard + c.declare_without_message => {
+                    NodeStatus::Lost(LossReason::NoMessage)
+                }
+                () if self.reset.is_some() || now >= self.suspected_at(close, c) => NodeStatus::Suspected,
+                () => NodeStatus::Alive,
+            },
             NodeStatus::Suspended { until } if now >= until + c.grace => {
                 NodeStatus::Lost(LossReason::Overslept)
             }
@@ -158,14 +170,26 @@ impl Peer {
         }
     }
 
+    /// When it has been silent for so long that it is suspected. A data link that has nothing to carry gives
+    /// a sign each second only.
+    fn suspected_at(&self, close: bool, c: &Config) -> Time {
+        let said = self.heard + if close { c.suspect } else { c.suspect_idle };
+        self.sign.map_or(said, |sign| said.max(sign + c.suspect_idle))
+    }
+
+    /// When it has been silent for too long on both links.
+    fn silent_at(&self, c: &Config) -> Time {
+        self.sign.map_or(self.heard, |sign| sign.max(self.heard)) + c.declare
+    }
+
     /// When `advance` may next change something.
     pub fn deadline(&self, close: bool, c: &Config) -> Option<Time> {
+        let lost_at = || self.silent_at(c).min(self.heard + c.declare_without_message);
         match self.status {
             NodeStatus::Unseen => Some(self.heard + c.patience + c.declare_after_reset),
-            NodeStatus::Alive => Some(self.heard + if close { c.suspect } else { c.suspect_idle }),
+            NodeStatus::Alive => Some(self.suspected_at(close, c).min(lost_at())),
             NodeStatus::Suspected => {
-                let silent = self.heard + c.declare;
-                Some(self.reset.map_or(silent, |at| silent.min(at + c.declare_after_reset)))
+                Some(self.reset.map_or(lost_at(), |at| lost_at().min(at + c.declare_after_reset)))
             }
             NodeStatus::Suspended { until } => Some(until + c.grace),
             NodeStatus::Lost(_) => None,
@@ -175,6 +199,7 @@ impl Peer {
     /// This node did not run for a while: the peer's silence in that time was ours.
     pub fn thaw(&mut self, gap: std::time::Duration) {
         self.heard = self.heard + gap;
+        self.sign = self.sign.map(|at| at + gap);
         self.reset = self.reset.map(|at| at + gap);
         self.said = None;
     }
@@ -212,5 +237,45 @@ mod tests {
         assert_eq!(status(&[1002], 0), NodeStatus::Alive);
         assert_eq!(status(&[1002, 1402], 0), NodeStatus::Lost(LossReason::Refused));
         assert_eq!(status(&[1002, 1402], 1300), NodeStatus::Alive, "a firewall refuses, too");
+    }
+
+    /// What it counts as at the end of each second without a message, if its data link gives signs of life in
+    /// so many of these seconds and its connection is reset at the end of one.
+    fn by_second(signs: u64, reset: Option<u64>) -> Vec<NodeStatus> {
+        let (at, config) = (|s: u64, ms: u64| Time::from_millis(1000 * s + ms), Config::default());
+        let mut peer = Peer::new(at(0, 0));
+        peer.hear(at(0, 0));
+        let second = |s: u64| {
+            if s <= signs {
+                peer.sign(at(s - 1, 900));
+            }
+            if reset == Some(s) {
+                peer.link_reset(at(s, 0));
+            }
+            peer.advance(at(s, 0), true, &config);
+            peer.status
+        };
+        (1..=11).map(second).collect()
+    }
+
+    #[test]
+    fn signs_of_life_on_the_data_link_put_off_suspicion_and_loss_for_ten_seconds() {
+        use NodeStatus::{Alive, Lost, Suspected};
+        assert_eq!(by_second(0, None)[..4], [Suspected, Suspected, Suspected, Lost(LossReason::Silent)]);
+        let kept = by_second(11, None);
+        assert_eq!(kept[..9], [Alive; 9]);
+        assert_eq!(kept[9..], [Lost(LossReason::NoMessage); 2], "not for ever");
+        let ended = by_second(3, None);
+        assert_eq!(ended[..4], [Alive; 4]);
+        assert_eq!(ended[4..7], [Suspected, Suspected, Lost(LossReason::Silent)]);
+    }
+
+    #[test]
+    fn a_reset_is_contradicted_by_a_later_sign_of_life_and_not_by_an_earlier_one() {
+        use NodeStatus::{Alive, Lost, Suspected};
+        assert_eq!(by_second(2, Some(2))[..4], [Alive, Suspected, Suspected, Lost(LossReason::Reset)]);
+        let kept = by_second(11, Some(2));
+        assert_eq!(kept[..9], [Alive, Suspected, Alive, Alive, Alive, Alive, Alive, Alive, Alive]);
+        assert_eq!(kept[9], Lost(LossReason::NoMessage));
     }
 }

@@ -23,6 +23,9 @@ pub enum Input {
     LinkReset(NodeId),
     /// Nothing listens any more where this member did: the process is gone whose connection was reset.
     Refused(NodeId),
+    /// These members gave signs of life on their data links, the last one at that time: that puts off
+    /// suspicion and loss, though not for ever.
+    Signs(Vec<(NodeId, Time)>),
     /// A member said something. `from` is whom the transport authenticated.
     Message {
         /// The member that sent it.

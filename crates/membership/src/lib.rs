@@ -2,7 +2,8 @@
 //!
 //! Members hold leases at the coordinator and followers watch it: both are one heartbeat in each direction. A
 //! node is *suspected* after about a second of silence or at once when its connection is reset, and *lost*
-//! within five seconds, or a second and a half after a reset that nothing contradicts. A clean exit says
+//! within five seconds, or a second and a half after a reset that nothing contradicts. Signs of life on its
+//! data link count as well, for ten seconds without a message. A clean exit says
 //! goodbye and is lost at once; a *suspended* node (sleep, heat) keeps its place until it said it would be
 //! back.
 //!

@@ -221,6 +221,11 @@ impl Membership {
             Input::LinkUp(node) => self.with_peer(node, Peer::link_up),
             Input::LinkReset(node) => self.with_peer(node, Peer::link_reset),
             Input::Refused(node) => self.with_peer(node, Peer::refused),
+            Input::Signs(signs) => {
+                for (node, at) in signs {
+                    self.with_peer(node, |peer, _| peer.sign(at));
+                }
+            }
             Input::Message { from, message } => self.message(from, message),
             Input::LocalFacts { instances_served, mains_power, log } => {
                 (self.instances_served, self.mains_power) = (instances_served, mains_power);

@@ -210,6 +210,8 @@ pub enum LossReason {
     NeverSeen,
     /// Its connection was reset, and its port refuses another one.
     Refused,
+    /// Its data link gave signs of life, and no message came for too long.
+    NoMessage,
 }
 
 impl fmt::Display for LossReason {
@@ -223,6 +225,7 @@ impl fmt::Display for LossReason {
             Self::Overslept => "did not return from suspension",
             Self::NeverSeen => "not seen yet",
             Self::Refused => "its process ended",
+            Self::NoMessage => "no message for too long, though its data link lives",
         })
     }
 }

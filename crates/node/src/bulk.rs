@@ -16,20 +16,17 @@ use exo_api::{CheckView, NodeView};
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{DialError, Endpoint, FrameError, FrameLimits, FrameReader, FrameWriter};
 use exo_types::{DeviceId, ModelId, NodeId, Transport};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::refused_chunks::RefusedChunks;
 use crate::details::SharedDetails;
 use crate::log_capture::ANSWER_BYTES_MAX as LOG_ANSWER_BYTES_MAX;
-use crate::member_checks;
+use crate::{dialling, member_checks};
 
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
-/// For an address to answer, and between the attempts at two.
+/// For a holder to answer at one of its addresses.
 const DIAL_MAX: Duration = Duration::from_secs(5);
-const DIAL_APART: Duration = Duration::from_millis(250);
 /// For one answer: a chunk over a very slow link, or a manifest that is hashed first.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -241,27 +238,6 @@ impl FetchError {
     }
 }
 
-/// Dials a node's addresses, each [`DIAL_APART`] after the one before (happy eyeballs, RFC 8305): an old
-/// address fails only after seconds. The first that answers, or why the last did not; `None` without any.
-async fn first_to_answer<T, E, F: Future<Output = Result<T, E>>>(
-    addresses: &[SocketAddr],
-    dial: impl Fn(&SocketAddr) -> F,
-) -> Option<Result<T, E>> {
-    let (mut attempts, mut others, mut last) = (FuturesUnordered::new(), addresses.iter(), None);
-    loop {
-        attempts.extend(others.next().map(&dial));
-        let apart = tokio::time::sleep(DIAL_APART);
-        tokio::select! {
-            answer = attempts.next() => match answer {
-                Some(Ok(found)) => return Some(Ok(found)),
-                Some(failed) => last = Some(failed),
-                None => return last,
-            },
-            () = apart, if others.len() > 0 => {}
-        }
-    }
-}
-
 /// What came for a chunk that was asked for, or why the holder refuses it.
 type ChunkAnswer = Result<bytes::Bytes, FetchError>;
 
@@ -306,20 +282,14 @@ impl Fetcher {
         holder: NodeId,
         addresses: &[SocketAddr],
     ) -> Result<Self, FetchError> {
-        let mut last = DialError::NotMember { peer: holder };
-        for via in [Transport::Tcp, Transport::Quic] {
-            let dial = |address: &SocketAddr| endpoint.dial(holder, *address, via, PURPOSE_BULK, DIAL_MAX);
-            match first_to_answer(addresses, dial).await {
-                Some(Ok(channel)) => {
-                    let (writer, reader) = channel.split(LIMITS);
-                    let (received_bytes, received_in) = (0, Duration::ZERO);
-                    return Ok(Self { holder, writer, reader, received_bytes, received_in });
-                }
-                Some(Err(error)) => last = error,
-                None => {}
-            }
-        }
-        Err(FetchError::Dial { holder, source: Box::new(last) })
+        let over = |via| addresses.iter().map(move |address| (via, *address));
+        let ways: Vec<_> = [Transport::Tcp, Transport::Quic].into_iter().flat_map(over).collect();
+        let dialled = dialling::dial(endpoint, holder, &ways, PURPOSE_BULK, DIAL_MAX).await;
+        let channel = dialled.unwrap_or(Err(DialError::NotMember { peer: holder }));
+        let channel = channel.map_err(|source| FetchError::Dial { holder, source: Box::new(source) })?;
+        let (writer, reader) = channel.split(LIMITS);
+        let (received_bytes, received_in) = (0, Duration::ZERO);
+        Ok(Self { holder, writer, reader, received_bytes, received_in })
     }
 
     /// Dials a member as the cluster's view has it; an error says why it is not reached.
@@ -681,32 +651,5 @@ mod tests {
         let fetched = fetcher.chunks(&partial, &all, ChunkSource::Disk, &mut refused, &mut |_| {}).await;
         assert!(matches!(fetched, Err(FetchError::TooManyRefused { .. })), "{fetched:?}");
         assert_eq!(partial.held_bytes(), 0);
-    }
-
-    #[tokio::test]
-    async fn an_address_that_nobody_answers_at_costs_a_moment_and_one_that_is_refused_none() {
-        let addresses: Vec<SocketAddr> = [1, 2, 3].map(|port| ([127, 0, 0, 1], port).into()).to_vec();
-        let dial = |silent: u16| {
-            move |address: &SocketAddr| {
-                let port = address.port();
-                async move {
-                    match port {
-                        3 => Ok(port),
-                        _ if port == silent => {
-                            tokio::time::sleep(DIAL_MAX).await;
-                            Err("nobody answered")
-                        }
-                        _ => Err("refused"),
-                    }
-                }
-            }
-        };
-        for (silent, at_least) in [(1, DIAL_APART), (0, Duration::ZERO)] {
-            let began = Instant::now();
-            assert_eq!(first_to_answer(&addresses, dial(silent)).await, Some(Ok(3)));
-            assert!(began.elapsed() >= at_least && began.elapsed() < at_least + Duration::from_secs(2));
-        }
-        assert_eq!(first_to_answer(&addresses[..2], dial(0)).await, Some(Err("refused")));
-        assert_eq!(first_to_answer(&[], dial(0)).await, None);
     }
 }

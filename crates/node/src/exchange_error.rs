@@ -49,8 +49,6 @@ pub(crate) enum ExchangeError {
     NoAnswer { seconds: u64 },
     #[error("this node ends")]
     Ending,
-    #[error("a task of this node broke off: {0}")]
-    BrokenOff(#[from] tokio::task::JoinError),
 }
 
 impl ExchangeError {
@@ -61,9 +59,7 @@ impl ExchangeError {
             Self::UsedUp => JoinRefusal::UsedUp,
             Self::WrongCode { tries } => JoinRefusal::WrongCode { tries: *tries },
             // Of this node, which has said why in its log.
-            Self::Random(_) | Self::NoAnswer { .. } | Self::Ending | Self::BrokenOff(_) => {
-                JoinRefusal::NotRecorded
-            }
+            Self::Random(_) | Self::NoAnswer { .. } | Self::Ending => JoinRefusal::NotRecorded,
             _ => JoinRefusal::NoProof,
         }
     }

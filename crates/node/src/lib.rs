@@ -34,6 +34,7 @@ mod constrain;
 pub mod described;
 mod details;
 mod device;
+mod dialling;
 mod doctor;
 mod downloads;
 mod draft;

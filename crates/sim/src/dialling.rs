@@ -15,17 +15,19 @@ use crate::world::{Event, World, WorldEvent};
 /// One message in so many is encoded, decoded and compared.
 const ENCODED_EVERY: u64 = 64;
 
-/// An attempt to connect.
+/// From the dial of one address to that of the next.
+const APART: Duration = Duration::from_millis(100);
+/// The same from one transport to the other.
+const OTHER_AFTER: Duration = Duration::from_millis(500);
+
+/// An attempt to connect: its addresses are dialled side by side.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Dialling {
     peer: NodeId,
     purpose: Purpose,
     addresses: Vec<(Transport, SocketAddr)>,
-    within: Duration,
-    /// The address that is tried.
-    at: usize,
-    /// Which attempt that is: what comes of earlier ones is late.
-    attempt: u64,
+    /// Addresses at which it has not failed yet.
+    left: usize,
 }
 
 impl World {
@@ -42,29 +44,22 @@ impl World {
         addresses: Vec<(Transport, SocketAddr)>,
         within: Duration,
     ) {
-        let dialling = Dialling { peer, purpose, addresses, within, at: 0, attempt: 0 };
-        self.dials.insert((node, dial), dialling);
-        self.try_address(node, dial, "no address");
-    }
-
-    /// Tries the next address, or gives up for `why`.
-    fn try_address(&mut self, node: usize, dial: DialId, why: &str) {
-        self.attempts += 1;
-        let attempt = self.attempts;
-        let Some(dialling) = self.dials.get_mut(&(node, dial)) else { return };
-        let Some(&(via, address)) = dialling.addresses.get(dialling.at) else {
-            self.dials.remove(&(node, dial));
-            let reason = why.to_owned();
-            return self.input_at(self.now, node, Input::DialFailed { dial, reason });
-        };
-        dialling.attempt = attempt;
-        let within = dialling.within;
-        self.process_at(self.now + within, node, Event::DialOver(dial, attempt, "timed out"));
-        if let Some(target) = self.reachable(node, address).filter(|_| self.passes(node, address, via)) {
-            let handshake =
-                3 * self.net.path(node, target).delay + self.nodes[node].draws.draw().micros(100, 2000);
-            self.process_at(self.now + handshake, node, Event::DialReach(dial, attempt));
+        let first = addresses.first().map(|(via, _)| *via);
+        let mut apart = [Duration::ZERO, OTHER_AFTER];
+        for (at, (via, address)) in addresses.iter().enumerate() {
+            let begins = &mut apart[usize::from(first != Some(*via))];
+            let after = *begins;
+            *begins += APART;
+            let target = self.reachable(node, *address).filter(|_| self.passes(node, *address, *via));
+            if let Some(target) = target {
+                let handshake =
+                    3 * self.net.path(node, target).delay + self.nodes[node].draws.draw().micros(100, 2000);
+                self.process_at(self.now + after + handshake, node, Event::DialReach(dial, at));
+            }
         }
+        self.process_at(self.now + within, node, Event::DialOver(dial));
+        let left = addresses.len();
+        self.dials.insert((node, dial), Dialling { peer, purpose, addresses, left });
     }
 
     /// Tells a node if nothing listens at any address of another one. What packets do not reach refuses
@@ -96,28 +91,35 @@ impl World {
     fn passes(&self, node: usize, address: SocketAddr, via: Transport) -> bool {
         let Some(target) = self.listener(address) else { return false };
         let pair = (1000 + node.min(target) * 64 + node.max(target)) as u64;
-        via == Transport::Tcp || !mix(self.scenario.seed, DrawFor::Scenario, pair).per_cent(10)
+        let is_blocked =
+            via == Transport::Quic && mix(self.scenario.seed, DrawFor::Scenario, pair).per_cent(10);
+        !is_blocked && self.net.carries(via, node, target)
     }
 
-    fn attempt(&self, node: usize, dial: DialId, attempt: u64) -> Option<&Dialling> {
-        self.dials.get(&(node, dial)).filter(|dialling| dialling.attempt == attempt)
-    }
-
-    pub(crate) fn dial_over(&mut self, node: usize, dial: DialId, attempt: u64, why: &'static str) {
-        if self.attempt(node, dial, attempt).is_none() {
-            return;
+    /// Its time is over.
+    pub(crate) fn dial_over(&mut self, node: usize, dial: DialId) {
+        if self.dials.remove(&(node, dial)).is_some() {
+            self.input_at(self.now, node, Input::DialFailed { dial, reason: "timed out".to_owned() });
         }
-        if let Some(dialling) = self.dials.get_mut(&(node, dial)) {
-            dialling.at += 1;
-        }
-        self.try_address(node, dial, why);
     }
 
-    pub(crate) fn dial_reach(&mut self, node: usize, dial: DialId, attempt: u64) {
-        let Some(dialling) = self.attempt(node, dial, attempt) else { return };
-        let Dialling { peer, purpose, ref addresses, at, .. } = *dialling;
+    /// An attempt has failed at one of its addresses.
+    fn dial_refused(&mut self, node: usize, dial: DialId, why: &str) {
+        let Some(dialling) = self.dials.get_mut(&(node, dial)) else { return };
+        dialling.left -= 1;
+        if dialling.left == 0 {
+            self.dials.remove(&(node, dial));
+            self.input_at(self.now, node, Input::DialFailed { dial, reason: why.to_owned() });
+        }
+    }
+
+    /// The dial of its address `at` arrives.
+    pub(crate) fn dial_reach(&mut self, node: usize, dial: DialId, at: usize) {
+        let Some(dialling) = self.dials.get(&(node, dial)) else { return };
+        let Dialling { peer, purpose, ref addresses, .. } = *dialling;
         let (via, address) = addresses[at];
-        let Some(target) = self.reachable(node, address) else { return }; // it times out
+        let target = self.reachable(node, address).filter(|_| self.passes(node, address, via));
+        let Some(target) = target else { return }; // it times out
         let me = self.nodes[node].id;
         let refusal = match &self.nodes[target].process {
             None => Some("connection refused"),
@@ -127,7 +129,7 @@ impl World {
             Some(_) => None,
         };
         match refusal {
-            Some(why) => self.dial_over(node, dial, attempt, why),
+            Some(why) => self.dial_refused(node, dial, why),
             None => self.connect(node, target, dial, (purpose, via, address)),
         }
     }
@@ -264,7 +266,7 @@ impl World {
     fn hello(&mut self, wire: usize, own: usize, end: &End) {
         let dial = end.dial.expect("it dialled");
         let Some(dialling) = self.dials.remove(&(end.node, dial)) else {
-            // It has given up, or tries another address.
+            // It has given up, or another address was first.
             self.net.set_state(self.now, wire, own, EndState::Over);
             return self.post(wire, own, Parcel::Over(LinkEnd::Reset("given up".to_owned())), 20);
         };
@@ -282,9 +284,7 @@ impl World {
         match (end.state, end.dial) {
             (EndState::Open, _) => self.feed(end.node, Input::LinkDown { link: end.link, reason }),
             (EndState::Dialling, Some(dial)) => {
-                if let Some(attempt) = self.dials.get(&(end.node, dial)).map(|dialling| dialling.attempt) {
-                    self.dial_over(end.node, dial, attempt, "connection reset");
-                }
+                self.dial_refused(end.node, dial, "connection reset");
             }
             (EndState::Dialling, None) | (EndState::Over, _) => {}
         }
@@ -307,7 +307,9 @@ impl World {
             return;
         }
         let nodes = self.net.wire(wire).ends.each_ref().map(|end| (end.node, end.life));
-        let is_apart = self.net.is_apart(nodes[0].0, nodes[1].0);
+        let via = self.net.wire(wire).via;
+        let is_apart =
+            self.net.is_apart(nodes[0].0, nodes[1].0) || !self.net.carries(via, nodes[0].0, nodes[1].0);
         for (side, (node, life)) in nodes.into_iter().enumerate() {
             let delay = self.net.path(nodes[1 - side].0, node).delay + self.draws.draw().micros(0, 5000);
             if !is_apart && self.nodes[node].life == life {

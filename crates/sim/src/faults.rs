@@ -55,6 +55,15 @@ pub enum FaultKind {
         /// How long.
         lasting: Duration,
     },
+    /// No UDP gets through between two nodes: their control links fall silent, their data links do not.
+    CutUdp {
+        /// One end.
+        from: usize,
+        /// The other.
+        to: usize,
+        /// How long.
+        lasting: Duration,
+    },
     /// The links between two nodes end in a reset.
     Reset {
         /// One end.
@@ -252,6 +261,7 @@ impl Fault {
                 FaultKind::Crash { down, .. } | FaultKind::KillCoordinator { down, .. } => down,
                 FaultKind::CutOff { lasting, .. }
                 | FaultKind::CutPair { lasting, .. }
+                | FaultKind::CutUdp { lasting, .. }
                 | FaultKind::Freeze { lasting, .. }
                 | FaultKind::SlowDisk { lasting, .. }
                 | FaultKind::FullDisk { lasting, .. }
@@ -297,6 +307,7 @@ impl FaultKind {
             Self::LieOfData { .. } => "lie on the data channel",
             Self::Stranger { .. } => "stranger",
             Self::SlowLink { .. } => "slow link",
+            Self::CutUdp { .. } => "UDP cut",
             Self::SetWallClock { .. } => "wall clock set",
             Self::Withhold { .. } => "news withheld",
         }
@@ -450,8 +461,10 @@ const LIES_OF_DATA_FROM: usize = 300;
 const TRICKS_FROM: usize = 400;
 /// The first number of a slow link.
 const SLOW_LINKS_FROM: usize = 500;
+/// The first number of a pair without UDP.
+const UDP_CUTS_FROM: usize = 600;
 /// The first number of what only runs of everything have.
-const LATER_FROM: usize = 600;
+const LATER_FROM: usize = 700;
 
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
@@ -484,7 +497,8 @@ pub fn later(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault>
 pub fn names() -> BTreeSet<&'static str> {
     let makers = MAKERS.iter().chain(RARE).chain(LATER);
     let named = makers.map(|(_, make)| make(&Own { seed: 0, index: 0 }).name());
-    named.chain(slow_links(0, 1, 0, 1).iter().map(|fault| fault.kind.name())).collect()
+    let drawn_apart = [slow_links(0, 1, 0, 1), udp_cuts(0, 1, 0, 1)].concat();
+    named.chain(drawn_apart.iter().map(|fault| fault.kind.name())).collect()
 }
 
 /// What a lying member does in a run of a seed. They count on from the faults.
@@ -543,6 +557,17 @@ pub fn slow_links(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<F
     (0..count).map(one).collect()
 }
 
+/// Pairs of nodes between which no UDP gets through for a while in a run of a seed.
+pub fn udp_cuts(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: UDP_CUTS_FROM + index };
+        let (from, to) = own.pair();
+        let kind = FaultKind::CutUdp { from, to, lasting: own.draw(8).millis(2_000, 15_000) };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+    };
+    (0..count).map(one).collect()
+}
+
 fn kind(own: &Own, makers: &[Maker]) -> FaultKind {
     let all: u64 = makers.iter().map(|(weight, _)| weight).sum();
     let mut drawn = own.draw(1).below(all);
@@ -577,7 +602,7 @@ mod tests {
         let kinds: BTreeSet<_> =
             faults.iter().map(|f| std::mem::discriminant(&f.kind)).map(|d| format!("{d:?}")).collect();
         assert_eq!(kinds.len(), MAKERS.len() + RARE.len() + LATER.len());
-        assert_eq!(names().len(), kinds.len() + 1, "each has a name of its own, and so have slow links");
+        assert_eq!(names().len(), kinds.len() + 2, "each has a name of its own, also those drawn apart");
         assert!(faults.iter().all(|f| (2_000_000..=36_000_000).contains(&f.at.0)));
         let late = |f: &&Fault| f.over().0 > 38_000_000 && f.index < RARE_FROM;
         assert!(faults.iter().filter(late).count() < 30, "few are late");
@@ -585,8 +610,11 @@ mod tests {
 
     #[test]
     fn both_ends_of_a_pair_differ_in_every_number_of_nodes() {
-        for fault in (0..500).flat_map(|seed| [list(seed, 6, 0, 1), slow_links(seed, 1, 0, 1)].concat()) {
+        let of_seed =
+            |seed| [list(seed, 6, 0, 1), slow_links(seed, 1, 0, 1), udp_cuts(seed, 1, 0, 1)].concat();
+        for fault in (0..500).flat_map(of_seed) {
             if let FaultKind::CutPair { from, to, .. }
+            | FaultKind::CutUdp { from, to, .. }
             | FaultKind::Reset { from, to, .. }
             | FaultKind::SlowLink { from, to, .. } = fault.kind
             {

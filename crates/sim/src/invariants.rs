@@ -110,7 +110,7 @@ impl Facts<'_> {
 
     /// Whether two nodes have a control link on which messages get through.
     pub fn is_connected(&self, a: usize, b: usize) -> bool {
-        a == b || (self.net.has_open(a, b, exo_machine::Purpose::Control) && !self.net.is_apart(a, b))
+        a == b || (self.net.has_clear(a, b, exo_machine::Purpose::Control) && !self.net.is_apart(a, b))
     }
 }
 

@@ -89,6 +89,8 @@ pub struct Wire {
     dead: bool,
     /// When it was open for the last time, once it is not any more.
     open_until: Option<Time>,
+    /// Packets of its transport stopped to get through, and the connection never gets over that.
+    is_mute: bool,
 }
 
 impl Wire {
@@ -159,6 +161,8 @@ pub struct Net {
     slow: BTreeMap<usize, ((usize, usize), Slowdown)>,
     /// When something that was held back arrived last, by direction.
     released: BTreeMap<(usize, usize), Time>,
+    /// Pairs of nodes between which no UDP gets through, by fault.
+    without_udp: BTreeMap<usize, (usize, usize)>,
 }
 
 impl Net {
@@ -166,7 +170,8 @@ impl Net {
     pub fn new(seed: u64, lans: Vec<u8>) -> Self {
         let (wires, by_end) = (Vec::new(), BTreeMap::new());
         let (cuts, slow, released) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { seed, lans, wires, by_end, cuts, slow, released }
+        let without_udp = BTreeMap::new();
+        Self { seed, lans, wires, by_end, cuts, slow, released, without_udp }
     }
 
     /// The path from one node to another as it is now, without what is cut.
@@ -195,6 +200,26 @@ impl Net {
     /// It takes as long as before that fault again.
     pub fn speed_up(&mut self, fault: usize) {
         self.slow.remove(&fault);
+    }
+
+    /// No UDP gets through between two nodes from now on, in either direction.
+    pub fn cut_udp(&mut self, fault: usize, (a, b): (usize, usize)) {
+        self.without_udp.insert(fault, (a, b));
+        let is_theirs = |wire: &&mut Wire| wire.via == Transport::Quic && side_from(wire, a, b).is_some();
+        for wire in self.wires.iter_mut().filter(is_theirs) {
+            wire.is_mute = true;
+            wire.ways.iter_mut().for_each(|way| way.flow = Flow::Silent);
+        }
+    }
+
+    /// It does again; what was open before stays silent.
+    pub fn heal_udp(&mut self, fault: usize) {
+        self.without_udp.remove(&fault);
+    }
+
+    /// Whether packets of a transport get from one node to the other, where any do.
+    pub fn carries(&self, via: Transport, a: usize, b: usize) -> bool {
+        via == Transport::Tcp || !self.without_udp.values().any(|ends| [(a, b), (b, a)].contains(ends))
     }
 
     /// Whether nothing gets from one node to the other.
@@ -230,6 +255,7 @@ impl Net {
             ways,
             dead: false,
             open_until: None,
+            is_mute: false,
         });
         wire
     }
@@ -378,7 +404,13 @@ impl Net {
         self.wires.iter().rev().filter(fits).any(Wire::is_open)
     }
 
-    /// The same, now or at some time after `since`.
+    /// The same, and messages get through on it where any packets do.
+    pub fn has_clear(&self, a: usize, b: usize, purpose: Purpose) -> bool {
+        let fits = |wire: &&Wire| wire.purpose == purpose && side_from(wire, a, b).is_some();
+        self.wires.iter().rev().filter(fits).any(|wire| wire.is_open() && !wire.is_mute)
+    }
+
+    /// [`Net::has_open`], now or at some time after `since`.
     pub fn was_open(&self, a: usize, b: usize, purpose: Purpose, since: Time) -> bool {
         let fits = |wire: &&Wire| wire.purpose == purpose && side_from(wire, a, b).is_some();
         let was = |wire: &Wire| wire.is_open() || wire.open_until.is_some_and(|until| until >= since);
@@ -494,6 +526,23 @@ mod tests {
         assert_eq!(net.path(0, 1), before);
         let after = send(&mut net, wire, 20_000, 10);
         assert!(slow[0].0 > Time(300_000) && after[0].0 >= slow[9].0, "what was sent first comes first");
+    }
+
+    #[test]
+    fn without_udp_what_is_open_over_it_stays_silent_and_the_rest_goes_on() {
+        let (mut net, tcp) = net();
+        let quic = net.open(Purpose::Control, Transport::Quic, [end(1), end(0)]);
+        let other = net.open(Purpose::Control, Transport::Quic, [end(1), end(2)]);
+        net.cut_udp(3, (0, 1));
+        assert!(!net.carries(Transport::Quic, 1, 0) && net.carries(Transport::Tcp, 0, 1));
+        assert!(net.carries(Transport::Quic, 1, 2));
+        for _ in 0..2 {
+            assert_eq!([0, 1].map(|side| net.send(Time(0), quic, side, &ping(0), 1)), [Sent::Lost; 2]);
+            assert_ne!(net.send(Time(0), tcp, 0, &ping(0), 1), Sent::Lost);
+            assert_ne!(net.send(Time(0), other, 0, &ping(0), 1), Sent::Lost);
+            net.heal_udp(3);
+        }
+        assert!(net.carries(Transport::Quic, 1, 0), "for what is opened now");
     }
 
     #[test]

@@ -285,8 +285,11 @@ fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<
         let count = mix(seed, DrawFor::Scenario, 72).between(1, 2) as usize;
         faults.extend(faults::slow_links(seed, count, from_ms, until_ms));
     }
+    if matches!(kind, Kind::Faults | Kind::Everything) && mix(seed, DrawFor::Scenario, 73).per_cent(20) {
+        faults.extend(faults::udp_cuts(seed, 1, from_ms, until_ms));
+    }
     if kind == Kind::Everything {
-        let count = mix(seed, DrawFor::Scenario, 73).between(1, 4) as usize;
+        let count = mix(seed, DrawFor::Scenario, 74).between(1, 4) as usize;
         faults.extend(faults::later(seed, count, from_ms, until_ms));
         // A clock that is set shuts the window by which fresh nodes join, as it should.
         faults.retain(|fault| is_founded || !matches!(fault.kind, FaultKind::SetWallClock { .. }));

@@ -67,7 +67,8 @@ impl World {
                 let other = self.net.wire(wire).ends[1 - side].clone();
                 let soon = self.draws.draw().millis(100, 1200);
                 let is_alive = other.state != EndState::Over && self.nodes[other.node].life == other.life;
-                if is_alive && !self.net.is_apart(node, other.node) {
+                let is_told = self.net.carries(self.net.wire(wire).via, node, other.node);
+                if is_alive && is_told && !self.net.is_apart(node, other.node) {
                     self.process_at(self.now + soon, other.node, Event::Down(wire, 1 - side));
                 }
             }
@@ -156,6 +157,10 @@ impl World {
                 if !one_way {
                     self.net.cut(to, from, cut);
                 }
+            }
+            FaultKind::CutUdp { from, to, .. } => {
+                let ends = (self.node_of(from), self.node_of(to));
+                self.net.cut_udp(index, ends);
             }
             FaultKind::SlowLink { from, to, slowdown, .. } => {
                 let (from, to) = self.pair_of(from, to);
@@ -267,6 +272,7 @@ impl World {
                     self.heal(to, from);
                 }
             }
+            FaultKind::CutUdp { .. } => self.net.heal_udp(index),
             FaultKind::SlowLink { .. } => self.net.speed_up(index),
             FaultKind::Freeze { node, .. } => self.thaw(index, self.node_of(node)),
             FaultKind::SlowDisk { by, .. } => {

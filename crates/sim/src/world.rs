@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use exo_cluster::EngineId;
-use exo_machine::{DialId, Effect, Input, LinkEnd, Outgoing, ReplyId};
-use exo_types::Time;
+use exo_machine::{DialId, Effect, Input, LinkEnd, Outgoing, Purpose, ReplyId};
+use exo_types::{Time, Transport};
 
 use crate::clients::Clients;
 use crate::dialling::Dialling;
@@ -19,7 +19,7 @@ use crate::invariants::{Facts, Failure, Invariant, Observation, Watch};
 use crate::joins::Exchange;
 use crate::lies_of_data::Waiting;
 use crate::model::{HashModel, Model};
-use crate::net::{Net, Parcel};
+use crate::net::{Net, Parcel, Wire};
 use crate::node::Node;
 use crate::scenario::Scenario;
 use crate::shape::Names;
@@ -73,10 +73,10 @@ pub enum Event {
     Parcel(usize, usize, Parcel),
     /// A process hears that a connection was reset: connection, its own side.
     Down(usize, usize),
-    /// An attempt to dial reaches somebody, or nobody.
-    DialReach(DialId, u64),
-    /// An attempt to dial has taken too long, or was refused.
-    DialOver(DialId, u64, &'static str),
+    /// An attempt to dial reaches somebody, or nobody, at that of its addresses.
+    DialReach(DialId, usize),
+    /// An attempt to dial has taken too long.
+    DialOver(DialId),
     /// A question of a stranger reaches somebody, or nobody.
     AskReach(u64, u64),
     /// Nobody answered it.
@@ -335,6 +335,22 @@ impl World {
         self.nodes[node].process.as_ref().is_some_and(|process| !process.engines.is_empty())
     }
 
+    /// The members that a node shows as gone, while its process runs.
+    pub fn shown_gone(&self, node: usize) -> Vec<String> {
+        let view = self.nodes[node].process.as_ref().map(|process| process.machine.view());
+        let nodes = view.into_iter().flat_map(|view| view.nodes);
+        nodes.filter(|node| node.status.is_gone()).map(|node| node.name).collect()
+    }
+
+    /// Over what two nodes have an open link.
+    pub fn linked_over(&self, a: usize, b: usize, purpose: Purpose) -> Option<Transport> {
+        let is_theirs = |wire: &&Wire| {
+            let ends = wire.ends.each_ref().map(|end| end.node);
+            wire.purpose == purpose && [[a, b], [b, a]].contains(&ends)
+        };
+        self.net.wires().iter().rev().filter(is_theirs).find(|wire| wire.is_open()).map(|wire| wire.via)
+    }
+
     /// The coordinator that a node shows as out of its reach, while its process runs.
     pub fn unheard_coordinator(&self, node: usize) -> Option<String> {
         let view = self.nodes[node].process.as_ref()?.machine.view();
@@ -451,8 +467,8 @@ impl World {
             }
             Event::Parcel(wire, side, parcel) => self.parcel(wire, side, parcel),
             Event::Down(wire, side) => self.link_down(wire, side, LinkEnd::Reset("reset".to_owned())),
-            Event::DialReach(dial, attempt) => self.dial_reach(node, dial, attempt),
-            Event::DialOver(dial, attempt, why) => self.dial_over(node, dial, attempt, why),
+            Event::DialReach(dial, at) => self.dial_reach(node, dial, at),
+            Event::DialOver(dial) => self.dial_over(node, dial),
             Event::AskReach(exchange, attempt) => self.ask_reach(exchange, attempt),
             Event::AskOver(exchange, attempt, why) => self.ask_over(exchange, attempt, why),
             Event::Found(other) => self.found(node, other),

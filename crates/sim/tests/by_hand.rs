@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use exo_cluster::State;
 use exo_cluster::wire::{ControlMessage, LogMessage};
-use exo_machine::Outgoing;
+use exo_machine::{Outgoing, Purpose};
 use exo_sim::clients::{self, Ask, AskWhat, Client};
 use exo_sim::faults::{Cut, End, Fault, FaultKind, Whose};
 use exo_sim::founding::{key, node_id};
 use exo_sim::{ALL, Kind, Options, Report, RunSelection, Scenario, World, seconds};
-use exo_types::{InstanceId, LogHead, Time};
+use exo_types::{InstanceId, LogHead, Time, Transport};
 
 const SEED: u64 = 1;
 
@@ -94,6 +94,39 @@ fn what_a_third_member_reaches_and_this_one_does_not_is_refused_and_not_waited_f
     assert!(failed.iter().all(|why| why.contains("ask on") || why.contains("ask there")), "{failed:?}");
     for each in ["which coordinates its cluster", "which computes this model"] {
         assert!(failed.iter().any(|why| why.contains(each)), "{each}: {failed:?}");
+    }
+}
+
+/// UDP stops between two members while their answers cross the data link. Nobody is lost, no answer fails,
+/// and a few seconds later their control link is one over TCP.
+#[test]
+fn udp_that_stops_between_two_members_loses_neither_and_no_answer() {
+    let lasting = Duration::from_secs(20);
+    for nodes in [2, 3] {
+        let cut = FaultKind::CutUdp { from: 0, to: 1, lasting };
+        let clients = clients::list(SEED, 8, 3_500, 20_000).into_iter();
+        let client = |client: Client| Client { node: client.index % nodes, cancel: None, ..client };
+        let scenario = Scenario {
+            stages_min: nodes as u32,
+            clients: clients.map(client).collect(),
+            ..scenario(nodes, true, &[(5_000, cut)], 40)
+        };
+        let mut world = World::new(scenario, Options::default(), ALL);
+        for ms in (4_750..40_000).step_by(250) {
+            world.run_until(Time::from_millis(ms));
+            for node in 0..nodes {
+                assert!(world.shown_gone(node).is_empty(), "{ms} ms, n{node}: {:?}", world.shown_gone(node));
+            }
+            let over = [Purpose::Control, Purpose::Data].map(|purpose| world.linked_over(0, 1, purpose));
+            match ms {
+                4_750 => assert_eq!(over, [Some(Transport::Quic), Some(Transport::Tcp)]),
+                12_000..25_000 => assert_eq!(over, [Some(Transport::Tcp); 2], "{ms} ms"),
+                _ => assert_eq!(over[1], Some(Transport::Tcp), "{ms} ms"),
+            }
+        }
+        let report = world.report();
+        assert_eq!((report.failure, report.failed.len()), (None, 0), "{nodes} nodes: {:?}", report.failed);
+        assert!(report.answered >= 8, "{nodes} nodes: {}", report.answered);
     }
 }
 

@@ -60,6 +60,16 @@ impl Lan {
         ip(&["-n", namespace, "address", "add", address, "dev", &inside])
     }
 
+    /// From now on no UDP gets in at host `i` from outside, and nobody is told.
+    pub fn drop_udp(&self, i: usize) -> Result<(), String> {
+        let namespace = &self.namespaces[i];
+        let inside = namespace.replace("exo", "exw").replace('-', "");
+        // Nothing goes before the rule that finds the host's own addresses until that is moved.
+        ip(&["-n", namespace, "rule", "add", "pref", "100", "lookup", "local"])?;
+        ip(&["-n", namespace, "rule", "delete", "pref", "0"])?;
+        ip(&["-n", namespace, "rule", "add", "pref", "50", "iif", &inside, "ipproto", "udp", "blackhole"])
+    }
+
     /// A command that runs on host `i`.
     pub fn command(&self, i: usize, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");

@@ -8,23 +8,27 @@ use exo_types::{NodeId, Time, Transport};
 use super::{Dial, Links, LinksOutput, PATIENCE, Peer, Slot};
 use crate::{DialId, Effect, Purpose};
 
-/// What one address may take, when few are to be tried.
-const ADDRESS_MAX: Duration = Duration::from_secs(3);
-/// What one address may take at least: a handshake over a slow path.
-const ADDRESS_MIN: Duration = Duration::from_millis(1500);
-/// What all addresses together may take, as long as each has its least: news of other addresses waits for
-/// that.
-const DIAL_MAX: Duration = Duration::from_secs(12);
-/// Longer than all addresses together may take: for the answer itself.
+/// What an attempt may take at most: a handshake over a slow path.
+const DIAL_MAX: Duration = Duration::from_secs(3);
+/// What one may take at least: a first packet that was lost is sent again after a second.
+const DIAL_MIN: Duration = Duration::from_millis(1500);
+/// The round trips that an attempt has, where they are known: a handshake takes four of them.
+const DIAL_ROUND_TRIPS: u32 = 10;
+/// Longer than an attempt may take: for the answer itself.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The longest wait behind the first failed attempt, doubling; a wait is at least half of it.
 const BACKOFF: Duration = Duration::from_millis(400);
+/// The longest wait while a link has not been missing for long: with what an attempt takes, a link is back
+/// within 2 s of being healed.
+const BACKOFF_SOON: Duration = Duration::from_secs(1);
+/// How long that is.
+const SOON: Duration = Duration::from_secs(120);
 /// The longest wait of all.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
 /// The wait behind the attempt that was the `failures`th in a row to fail; `chance` is any number.
-fn backoff(failures: u32, chance: u64) -> Duration {
-    let longest = BACKOFF.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1))).min(BACKOFF_MAX);
+fn backoff(failures: u32, max: Duration, chance: u64) -> Duration {
+    let longest = BACKOFF.saturating_mul(2u32.saturating_pow(failures.saturating_sub(1))).min(max);
     let half_us = longest.as_micros() as u64 / 2;
     Duration::from_micros(half_us + chance % (half_us + 1))
 }
@@ -34,12 +38,13 @@ impl Slot {
     pub(super) fn dial_failed(&mut self, now: Time, chance: u64) {
         self.dial = None;
         self.failures = self.failures.saturating_add(1);
-        self.dial_next = now + backoff(self.failures, chance);
+        let max = if now.since(self.since) < SOON { BACKOFF_SOON } else { BACKOFF_MAX };
+        self.dial_next = now + backoff(self.failures, max, chance);
     }
 
     /// The open link ended: as after the first attempt that fails.
     pub(super) fn lost(&mut self, now: Time, chance: u64) {
-        (self.failures, self.since, self.dial_next) = (0, now, now + backoff(1, chance));
+        (self.failures, self.since, self.dial_next) = (0, now, now + backoff(1, BACKOFF_SOON, chance));
     }
 
     /// This node itself did not run for so long. How its attempt ended may wait to be read: once there is
@@ -118,14 +123,12 @@ impl Links {
         for (node, purpose) in all.filter(|key| is_due(*key)).collect::<Vec<_>>() {
             self.dials_made += 1;
             let dial = DialId(self.dials_made);
-            let addresses = self.ways(node, purpose);
-            let count = addresses.len() as u32;
-            let within = (DIAL_MAX / count).clamp(ADDRESS_MIN, ADDRESS_MAX);
+            let (addresses, within) = (self.ways(node, purpose), self.dial_within(node));
             if let Some(peer) = self.peers.get_mut(&node) {
-                let until = now + within * count + ANSWER_MAX;
+                let until = now + within + ANSWER_MAX;
                 peer.slot_mut(purpose).dial = Some(Dial { id: dial, until, was_held_up: false });
             }
-            tracing::debug!(peer = %node, ?purpose, dial = dial.0, addresses = count, "dialling");
+            tracing::debug!(peer = %node, ?purpose, dial = dial.0, addresses = addresses.len(), "dialling");
             out.push(LinksOutput::Effect(Effect::Dial { dial, peer: node, purpose, addresses, within }));
         }
     }
@@ -165,13 +168,24 @@ impl Links {
         Some(slot.dial_next.max(slot.since + patience))
     }
 
+    /// What an attempt may take. A member that was linked with in this run answers within some of its round
+    /// trips, or not at all: what was dialled behind a cut must not be waited for when the cut is over.
+    fn dial_within(&self, node: NodeId) -> Duration {
+        let longest = self.peers.get(&node).and_then(|peer| peer.rtts.iter().max());
+        let trips = longest.map(|rtt| rtt.saturating_mul(DIAL_ROUND_TRIPS));
+        trips.map_or(DIAL_MAX, |trips| trips.clamp(DIAL_MIN, DIAL_MAX))
+    }
+
     /// Each address over the better transport first. Control prefers QUIC, data TCP, whose reset tells of a
-    /// death.
+    /// death; but what has just stopped to get through comes last.
     fn ways(&self, node: NodeId, purpose: Purpose) -> Vec<(Transport, SocketAddr)> {
-        let order = match purpose {
+        let mut order = match purpose {
             Purpose::Control => [Transport::Quic, Transport::Tcp],
             Purpose::Data => [Transport::Tcp, Transport::Quic],
         };
+        if self.peers.get(&node).and_then(|peer| peer.slot(purpose).outlived) == Some(order[0]) {
+            order.reverse();
+        }
         let addresses = self.addresses(node);
         order.into_iter().flat_map(|via| addresses.iter().map(move |address| (via, *address))).collect()
     }
@@ -190,14 +204,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_from_a_fifth_of_a_second_to_ten_seconds() {
-        let range = |failures| (backoff(failures, 0).as_millis(), backoff(failures, 200_000).as_millis());
+    fn waits_double_from_a_fifth_of_a_second_to_the_longest() {
+        let wait = |failures, chance| backoff(failures, BACKOFF_MAX, chance);
+        let range = |failures| (wait(failures, 0).as_millis(), wait(failures, 200_000).as_millis());
         assert_eq!(range(1), (200, 400));
-        assert_eq!(backoff(2, 0).as_millis(), 400);
-        assert_eq!(backoff(6, 0).as_millis(), 5000);
-        assert_eq!(backoff(u32::MAX, 5_000_000), BACKOFF_MAX);
+        assert_eq!(wait(2, 0).as_millis(), 400);
+        assert_eq!(wait(6, 0).as_millis(), 5000);
+        assert_eq!(wait(u32::MAX, 5_000_000), BACKOFF_MAX);
+        assert_eq!(backoff(6, BACKOFF_SOON, 0).as_millis(), 500);
+        assert_eq!(backoff(u32::MAX, BACKOFF_SOON, 500_000), BACKOFF_SOON);
         for chance in [0, 1, 77_777_777, u64::MAX] {
-            let wait = backoff(3, chance);
+            let wait = wait(3, chance);
             assert!((800..=1600).contains(&wait.as_millis()), "{wait:?}");
         }
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use exo_types::{NodeId, Time, Transport};
 
 use super::{
-    DOUBT, Link, LinkState, Links, LinksOutput, OFFER_MAX, OFFERS_MAX, SILENCE_MAX, close_effect, send,
+    DOUBT, Link, LinkState, Links, LinksOutput, OFFER_MAX, OFFERS_MAX, OUTLIVED_MAX, SILENCE_MAX,
+    close_effect, send,
 };
 use crate::{DialId, LinkEnd, LinkId, Outgoing, Purpose};
 
@@ -124,7 +125,7 @@ impl Links {
         tracing::debug!(peer = %node, ?purpose, via = %link.via, dialled_here = link.dialled_here, "link open");
         if let Some(slot) = self.peers.get_mut(&node).map(|peer| peer.slot_mut(purpose)) {
             slot.offers.retain(|offer| *offer != id);
-            slot.open = Some(id);
+            (slot.open, slot.outlived) = (Some(id), None);
         }
         out.push(send(id, Outgoing::Ping));
         if purpose == Purpose::Data {
@@ -169,6 +170,13 @@ impl Links {
                 LinkState::Open => LinkEnd::Silent,
                 _ => LinkEnd::NotAccepted,
             };
+            let (node, purpose, via) = (link.node, link.purpose, link.via);
+            if self.is_outlived(link)
+                && let Some(peer) = self.peers.get_mut(&node)
+            {
+                tracing::debug!(peer = %node, ?purpose, %via, "silent while the other link lives");
+                peer.slot_mut(purpose).outlived = Some(via);
+            }
             self.close(now, id, reason, out);
         }
     }
@@ -180,7 +188,20 @@ impl Links {
         }
         let slot = self.peers.get(&link.node).map(|peer| peer.slot(link.purpose));
         let is_contended = slot.is_some_and(|slot| slot.offers.iter().any(|id| self.is_contending(id)));
-        link.heard + if is_contended { DOUBT } else { SILENCE_MAX }
+        let max = match () {
+            () if is_contended => DOUBT,
+            () if self.is_outlived(link) => OUTLIVED_MAX,
+            () => SILENCE_MAX,
+        };
+        link.heard + max
+    }
+
+    /// Whether a control link is silent and the data link to the same member is not.
+    fn is_outlived(&self, link: &Link) -> bool {
+        let data = self.open_link(link.node, Purpose::Data).and_then(|id| self.links.get(&id));
+        link.purpose == Purpose::Control
+            && link.state == LinkState::Open
+            && data.is_some_and(|data| data.heard >= link.heard + DOUBT)
     }
 
     fn is_contending(&self, id: &LinkId) -> bool {
@@ -199,6 +220,13 @@ impl Links {
             tracing::trace!(link = id.0, "a link ended that was closed already");
             return;
         };
+        // Who lives shows it on the data link before the end of the control link counts for a loss.
+        if link.purpose == Purpose::Control
+            && link.state == LinkState::Open
+            && let Some(data) = self.open_link(link.node, Purpose::Data)
+        {
+            out.push(send(data, Outgoing::Ping));
+        }
         let Some(slot) = self.peers.get(&link.node).map(|peer| peer.slot(link.purpose)) else { return };
         let is_kept = |id: &LinkId| self.links.get(id).is_some_and(|l| l.state == LinkState::Accepted);
         if slot.open.is_none() && !slot.offers.iter().any(is_kept) {

@@ -493,6 +493,30 @@ fn a_refused_port_behind_a_reset_is_a_death_at_once_and_alone_says_nothing() {
 }
 
 #[test]
+fn a_member_whose_messages_do_not_come_is_kept_while_its_data_link_lives_and_lost_after_ten_seconds() {
+    let mut sim = Sim::settled(23, 3);
+    let coordinator = sim.agreed().unwrap();
+    let member = (coordinator + 1) % 3;
+    sim.cut(coordinator, member);
+    let cut = sim.now;
+    for half_seconds in 1..=22 {
+        sim.run_ms(500);
+        let now = sim.now;
+        for (at, of) in [(coordinator, member), (member, coordinator)] {
+            sim.input(at, Input::Signs(vec![(id(of), now)]));
+        }
+        if half_seconds <= 18 {
+            assert_eq!(sim.agreed(), Ok(coordinator), "after {half_seconds} half seconds");
+        }
+    }
+    for (at, of) in [(coordinator, member), (member, coordinator)] {
+        let (after, reason) = sim.lost_after(at, of, cut).unwrap();
+        assert_eq!(reason, LossReason::NoMessage);
+        assert!((9_000..=10_100).contains(&after.as_millis()), "{after:?}");
+    }
+}
+
+#[test]
 fn who_has_seen_less_does_not_claim_before_who_has_seen_more() {
     let facts = |index| Input::LocalFacts {
         instances_served: 0,

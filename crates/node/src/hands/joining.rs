@@ -18,6 +18,7 @@ use exo_types::NodeId;
 use tokio::sync::oneshot;
 
 use crate::check_words::Numbers;
+use crate::dialling::{APART, first_to_answer};
 use crate::exchange_error::{ExchangeError, read};
 use crate::pairing::{self, Given, Invites};
 
@@ -25,8 +26,6 @@ use crate::pairing::{self, Given, Invites};
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
 /// Addresses of one name that are tried.
 const PROBED_MAX: usize = 8;
-/// Between the dials of two addresses of one node.
-const DIAL_AGAIN: Duration = Duration::from_millis(100);
 /// Strangers that wait for their answers at once.
 const WAITING_MAX: usize = 64;
 
@@ -254,36 +253,24 @@ async fn ask_at(
     }
 }
 
-/// Dials all addresses of a node, one after the other without waiting for the one before, until the node
-/// proves its key at one of them, or any node does if none is named. Only then it is asked, and once: two
-/// questions would be two admissions.
+/// Dials all addresses of a node until the node proves its key at one of them, or any node does if none is
+/// named. Only then it is asked, and once: two questions would be two admissions.
 async fn reach(
     endpoint: &Endpoint,
     with: Option<NodeId>,
     addresses: &[SocketAddr],
     within: Duration,
 ) -> Result<(SocketAddr, JoinChannel), ExchangeError> {
-    let until = tokio::time::Instant::now() + within;
-    let mut dials = tokio::task::JoinSet::new();
-    for (&address, number) in addresses.iter().zip(0..) {
-        let endpoint = endpoint.clone();
-        dials.spawn(async move {
-            tokio::time::sleep(DIAL_AGAIN * number).await;
-            (address, endpoint.dial_join(address, within).await)
-        });
-    }
-    let mut failed = ExchangeError::NoAddress;
-    loop {
-        match tokio::time::timeout_at(until, dials.join_next()).await {
-            Ok(Some(Ok((address, Ok(channel))))) if with.is_none_or(|with| channel.peer == with) => {
-                return Ok((address, channel));
-            }
-            Ok(Some(Ok((_, Ok(channel))))) => failed = ExchangeError::AnotherNode(channel.peer),
-            Ok(Some(Ok((_, Err(error))))) => failed = error.into(),
-            Ok(Some(Err(error))) => failed = error.into(),
-            Ok(None) => return Err(failed),
-            Err(_) => return Err(ExchangeError::NotProven { seconds: within.as_secs() }),
+    let dial = |address| async move {
+        let channel = endpoint.dial_join(address, within).await?;
+        match with.is_none_or(|with| channel.peer == with) {
+            true => Ok((address, channel)),
+            false => Err(ExchangeError::AnotherNode(channel.peer)),
         }
+    };
+    match tokio::time::timeout(within, first_to_answer(APART, addresses, dial)).await {
+        Ok(answered) => answered.unwrap_or(Err(ExchangeError::NoAddress)),
+        Err(_) => Err(ExchangeError::NotProven { seconds: within.as_secs() }),
     }
 }
 
@@ -503,7 +490,6 @@ mod tests {
 
     #[tokio::test]
     async fn addresses_of_a_node_are_dialled_a_tenth_of_a_second_apart_and_none_waits_for_the_one_before() {
-        const APART: Duration = Duration::from_millis(100);
         let proof_within = Duration::from_secs(5);
         let (mut asker, mut silent, mut held) = (node().await, Vec::new(), Vec::new());
         for _ in 0..4 {

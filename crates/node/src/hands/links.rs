@@ -25,6 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::bulk::{Fetcher, PURPOSE_BULK};
 use crate::bulk_answers::AnswerRoom;
+use crate::dialling;
 use crate::doctor::Doctor;
 use crate::events::{Event, EventSender};
 use crate::library::Library;
@@ -102,7 +103,7 @@ impl LinkHands {
         }
     }
 
-    /// Tries the addresses in order, and tells how that ended.
+    /// Tries the addresses side by side, and tells how that ended.
     pub fn dial(
         &mut self,
         dial: DialId,
@@ -113,13 +114,12 @@ impl LinkHands {
     ) {
         let (endpoint, events) = (self.endpoint.clone(), self.events.clone());
         tokio::spawn(async move {
-            let mut reason = "no address".to_owned();
-            for (via, address) in addresses {
-                match endpoint.dial(peer, address, via, byte(purpose), within).await {
-                    Ok(channel) => return events.post(Event::Dialled { dial, channel }),
-                    Err(error) => reason = chain(&error),
-                }
-            }
+            let dialled = dialling::dial(&endpoint, peer, &addresses, byte(purpose), within).await;
+            let reason = match dialled {
+                Some(Ok(channel)) => return events.post(Event::Dialled { dial, channel }),
+                Some(Err(error)) => chain(&error),
+                None => "no address".to_owned(),
+            };
             events.post(Input::DialFailed { dial, reason });
         });
     }
