@@ -605,6 +605,7 @@ fn timed(request: &PlanRequest) -> (Duration, exo_planner::Plan) {
 }
 
 /// 80 layers on ten devices, for each objective: proven to 2 % within `whole`, a first answer in `greedy`.
+#[allow(clippy::print_stdout, reason = "the times are for docs/benchmarks.md")]
 fn eighty_layers_on_ten_devices(whole: Duration, greedy: Duration) {
     for (fit, objective, streams) in [
         (130, Objective::Latency, 1),

@@ -319,14 +319,13 @@ fn pins_that_no_plan_can_meet_say_what_to_change() {
 /// Where nothing is asked for there is nothing to place.
 #[test]
 fn a_context_of_no_token_and_no_slot_are_refused() {
-    let changes: [(&str, fn(&mut PlanRequest)); 3] = [
-        ("context_tokens", |request| request.context_tokens = 0),
-        ("slots", |request| request.slots = 0),
-        ("cache_tokens", |request| request.cache_tokens = 0),
-    ];
-    for (what, change) in changes {
+    for what in ["context_tokens", "slots", "cache_tokens"] {
         let mut request = read("a=40@50", 32, &[]);
-        change(&mut request);
+        match what {
+            "context_tokens" => request.context_tokens = 0,
+            "slots" => request.slots = 0,
+            _ => request.cache_tokens = 0,
+        }
         let refused = plan(&request).expect_err("nothing is asked for").to_string();
         assert_eq!(refused, format!("nothing to place: {what} is 0; ask for 1 or more"));
     }

@@ -104,7 +104,9 @@ impl Engine {
             Some(StepFault::Fails(kind)) => {
                 Ok(self.fail(parts, kind, "the simulated device failed".to_owned()))
             }
-            Some(StepFault::NoNumbers) if self.shard.head => Ok(no_logits(self.advance(model, parts, &rows)?)),
+            Some(StepFault::NoNumbers) if self.shard.head => {
+                Ok(no_logits(self.advance(model, parts, &rows)?))
+            }
             Some(StepFault::NoNumbers) => self.advance(&NoNumbers, parts, &rows),
             None => self.advance(model, parts, &rows),
         }

@@ -13,7 +13,8 @@ use exo_machine::{
 };
 use exo_trust::TrustLog;
 use exo_types::{
-    DeviceState, DiskRoom, FailureKind, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, SupportClass, Time,
+    DeviceState, DiskRoom, FailureKind, LogHead, Monitor, Network, NodeFacts, NodeId, Shard, SupportClass,
+    Time,
 };
 
 use crate::clock::{Clock, EPOCH_UNIX_S};

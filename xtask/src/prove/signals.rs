@@ -65,9 +65,9 @@ mod tests {
     use super::*;
 
     /// The letter that Linux shows for what a process does.
-    fn state(id: u32) -> String {
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
-        stat.rsplit_once(") ").unwrap().1[..1].to_owned()
+    fn state(id: u32) -> Option<char> {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        stat.rsplit_once(") ")?.1.chars().next()
     }
 
     #[test]
@@ -76,10 +76,11 @@ mod tests {
         let id = child.id();
         let within = (std::time::Duration::from_secs(10), std::time::Duration::from_millis(1));
         let stopped = StoppedProcess::new(id).unwrap();
-        super::super::wait_for("standing still", within, || Ok((state(id) == "T").then_some(()))).unwrap();
+        super::super::wait_for("standing still", within, || Ok((state(id) == Some('T')).then_some(())))
+            .unwrap();
         assert!(lock(&STOPPED).contains(&id));
         drop(stopped);
-        super::super::wait_for("going on", within, || Ok((state(id) != "T").then_some(()))).unwrap();
+        super::super::wait_for("going on", within, || Ok((state(id) != Some('T')).then_some(()))).unwrap();
         assert!(!lock(&STOPPED).contains(&id));
         drop(child.stdin.take());
         child.wait().unwrap();
