@@ -27,6 +27,7 @@ pub fn table() -> String {
         exo_cluster::bounds::bounds(),
         of_links(),
         of_members(),
+        of_coordinators(),
         of_devices(),
         of_cut_off_nodes(),
         of_copies(),
@@ -97,6 +98,11 @@ fn of_members() -> Vec<Bound> {
             "membership",
             "an election does not wait for them any longer",
         ),
+    ]
+}
+
+fn of_coordinators() -> Vec<Bound> {
+    vec![
         Bound::new(
             "a question without a coordinator",
             time(ELECTION_MAX),

@@ -131,7 +131,7 @@ pub enum Effect {
     /// A device of this node gives what is no number: nothing is placed on it for a while, which its samples
     /// say from then on.
     Quarantine {
-        /// Which.
+        /// The device that is left out.
         device: DeviceId,
         /// What it did.
         reason: String,

@@ -20,9 +20,10 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use self::refused_chunks::RefusedChunks;
 use crate::details::SharedDetails;
-use crate::log_capture::ANSWER_BYTES_MAX as LOG_ANSWER_BYTES_MAX;
 use crate::{dialling, member_checks};
 
+/// Of all lines of an answer to another node.
+pub const LOG_ANSWER_BYTES_MAX: usize = 4 << 20;
 /// Questions on the way at once: hides the round trip without holding much.
 const IN_FLIGHT_MAX: usize = 8;
 /// For a holder to answer at one of its addresses.

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::bulk::{
     ASK_LIMITS, Ask, BURST_FRAME_BYTES, BURST_FRAMES, COMING_MAX, DIGEST_CHUNKS_MAX, KIND_ASK, KIND_BYTES,
-    KIND_REFUSED, LIMITS,
+    KIND_REFUSED, LIMITS, LOG_ANSWER_BYTES_MAX,
 };
 use crate::doctor::{Doctor, DoctorError};
 use crate::events::{DeviceEvent, Event, EventSender};
@@ -21,7 +21,7 @@ use crate::file_copies;
 use crate::hub_bytes::HubBytesError;
 use crate::library::Library;
 use crate::library_error::LibraryError;
-use crate::log_capture::{ANSWER_BYTES_MAX as LOG_ANSWER_BYTES_MAX, LogCapture};
+use crate::log_capture::LogCapture;
 use crate::questions::{ANSWER_MAX, ask_node};
 
 /// An asker that says nothing for this long is hung up on.

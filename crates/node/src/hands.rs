@@ -10,7 +10,6 @@ mod fetches;
 mod joining;
 mod journal;
 mod links;
-mod packets;
 mod pulls;
 
 use std::sync::Arc;
@@ -31,7 +30,6 @@ pub use fetches::{Fetches, held_models};
 pub(crate) use joining::JoinHands;
 pub use journal::JournalWriter;
 pub use links::LinkHands;
-pub use packets::PacketWindows;
 
 /// For the journal to write what is queued when the node ends.
 const JOURNAL_END_MAX: Duration = Duration::from_secs(5);

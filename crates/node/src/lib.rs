@@ -65,6 +65,7 @@ mod node;
 mod obtain;
 mod open_device;
 mod outlet;
+mod packets;
 mod pairing;
 pub mod planning;
 mod prediction_events;

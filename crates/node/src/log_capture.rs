@@ -27,7 +27,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, Filter};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::bulk::{Fetcher, LogAsk, MemberError};
+use crate::bulk::{Fetcher, LOG_ANSWER_BYTES_MAX, LogAsk, MemberError};
 use exo_accelerators::chain;
 
 /// Bytes of lines that are kept.
@@ -38,8 +38,6 @@ const RAISED_MAX: usize = 8;
 const NAME_BYTES_MAX: usize = 200;
 /// Hexadecimal digits of a request's id, and of its beginning, by which sequences are named.
 const REQUEST_DIGITS: [usize; 2] = [32, 8];
-/// Of all lines of an answer to another node.
-pub const ANSWER_BYTES_MAX: usize = 4 << 20;
 /// For one member to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Members that are asked at once.
@@ -144,7 +142,7 @@ impl LogCapture {
         let mut bytes = 0;
         let fits = |line: &LogLine| {
             bytes += line.text.len() + line.target.len() + 64;
-            bytes <= ANSWER_BYTES_MAX
+            bytes <= LOG_ANSWER_BYTES_MAX
         };
         if after > 0 {
             // Who follows gets the rest with the next answer.

@@ -16,7 +16,7 @@ use exo_cluster::wire::{ModelTotals, Traffic};
 use exo_types::NodeId;
 use futures_util::StreamExt;
 
-use crate::hands::PacketWindows;
+use crate::packets::PacketWindows;
 
 /// Members whose bytes are counted; above that those without a link are forgotten.
 const MEMBERS_MAX: usize = 512;

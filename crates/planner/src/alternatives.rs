@@ -5,72 +5,20 @@
 //! more work than an explanation's, and are looked for among few devices only; the reasons of devices have
 //! their numbers from the same searches.
 
-use exo_types::{DeviceId, LayerRange, NodeId, Stage, size, size_up};
+use exo_types::{LayerRange, size, size_up};
 
 use crate::cost::{Cases, Costs, Layout};
 use crate::memory::{Sizes, WeightForm};
-use crate::search::BestLayout;
+use crate::search::{BestLayout, Outcome};
 use crate::{
-    Objective, Pin, PinLayers, PlanDevice, PlanRequest, Prediction, ShardMemory, explain, fetching, kernels,
+    Alternative, AlternativeKind, AlternativePlan, NoAlternative, Objective, Pin, PinLayers, PlanDevice,
+    PlanRequest, explain, fetching, kernels,
 };
 
 /// Up to so many usable devices each is left out, or forced in, by a search of its own.
 const SEARCHED_MAX: usize = 16;
 /// Of so many devices at most it is said what each does with the whole model.
 const ALONE_MAX: usize = 16;
-
-/// What another plan does otherwise.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AlternativeKind {
-    /// It has the whole model on the device.
-    Alone,
-    /// It leaves out the device, which the plan uses.
-    Without,
-    /// It uses the device, which the plan leaves out.
-    With,
-}
-
-/// Another plan, or why there is none.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Alternative {
-    /// What it does otherwise.
-    pub kind: AlternativeKind,
-    /// The node of the device that it is about.
-    pub node: NodeId,
-    /// That device.
-    pub device: DeviceId,
-    /// The best plan of this kind.
-    pub outcome: Result<AlternativePlan, NoAlternative>,
-}
-
-/// A plan that was not made.
-#[derive(Clone, PartialEq, Debug)]
-pub struct AlternativePlan {
-    /// First stage first.
-    pub stages: Vec<Stage>,
-    /// What each of them would hold.
-    pub memory: Vec<ShardMemory>,
-    /// How fast it would be.
-    pub predicted: Prediction,
-    /// What it would cost by the objective.
-    pub objective_ns: u64,
-    /// Whether no plan of this kind is better; else the search for it was cut short.
-    pub is_proven: bool,
-    /// Whether it has the pins and the number of stages that were asked for.
-    pub is_as_asked: bool,
-}
-
-/// Why there is no such plan.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NoAlternative {
-    /// For people, a part of a sentence.
-    pub why: String,
-    /// Bytes of memory that are missing at least, where that is why.
-    pub missing_bytes: Option<u64>,
-}
-
-/// What was found of one kind for one device.
-pub(crate) type Outcome = Result<BestLayout, NoAlternative>;
 
 /// What comes out when a device is used that is not, or the other way round: of every device of the request,
 /// in its order. `None` where nobody looked, as there are too many devices, or it cannot be used.

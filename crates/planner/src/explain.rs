@@ -2,14 +2,13 @@
 
 use exo_types::{DeviceFacts, LayerRange, MemoryDomain, Shard, SupportClass, size};
 
-use crate::alternatives::Outcome;
 use crate::cost::Costs;
 use crate::errors::Remedy;
 use crate::fit::fits;
 use crate::kernels::{Runnable, lacking_in_model};
 use crate::memory::{Sizes, WeightForm};
 use crate::ratios::TypeRatios;
-use crate::search::BestLayout;
+use crate::search::{BestLayout, Outcome};
 use crate::{
     DeviceMemory, DeviceReason, Objective, PlanDevice, PlanError, PlanRequest, ShardMemory, disk, domains,
 };
@@ -85,7 +84,7 @@ pub(crate) struct Explained<'a> {
     pub(crate) objective_ns: u64,
     /// As they are expected.
     pub(crate) costs: &'a Costs<'a>,
-    /// For every device what comes out with it or without it, see [`crate::alternatives::otherwise`].
+    /// For every device what comes out with it or without it, see `alternatives::otherwise`.
     pub(crate) otherwise: &'a [Option<Outcome>],
 }
 

@@ -46,7 +46,6 @@ mod validate;
 
 use exo_types::{LayerRange, Shard, Stage};
 
-pub use alternatives::{Alternative, AlternativeKind, AlternativePlan, NoAlternative};
 pub use cost::{ExpectedStep, Phase, StageTimes, chunk_tokens};
 pub use disk_bound::{DiskBound, settings_text};
 pub use domains::{memory_free_bytes, oversubscribed};
@@ -59,8 +58,9 @@ pub use link_figures::link_figures;
 pub use memory::{CHUNK_TOKENS, workspace_bytes};
 pub use ratios::rates_of;
 pub use request::{
-    DeviceReason, DeviceScore, FasterPlan, LinkFacts, Objective, Plan, PlanDevice, PlanRequest, Prediction,
-    Proof, Range, ShardMemory, WORK_MAX, Workload, rate, rtt,
+    Alternative, AlternativeKind, AlternativePlan, DeviceReason, DeviceScore, FasterPlan, LinkFacts,
+    NoAlternative, Objective, Plan, PlanDevice, PlanRequest, Prediction, Proof, Range, ShardMemory, WORK_MAX,
+    Workload, rate, rtt,
 };
 pub use validate::validate;
 

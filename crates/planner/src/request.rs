@@ -6,7 +6,6 @@ use exo_types::{
     DeviceFacts, DeviceId, DiskRoom, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size,
 };
 
-use crate::alternatives::Alternative;
 use crate::disk_bound::DiskBound;
 use crate::inputs::{DeviceRates, Figure};
 
@@ -356,4 +355,54 @@ pub fn rate(tokens: u32, ns: u64) -> f64 {
 /// The round trip as a number for [`LinkFacts`].
 pub fn rtt(measured: Duration) -> Figure {
     Figure::measured(measured.as_secs_f64())
+}
+
+/// What another plan does otherwise.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AlternativeKind {
+    /// It has the whole model on the device.
+    Alone,
+    /// It leaves out the device, which the plan uses.
+    Without,
+    /// It uses the device, which the plan leaves out.
+    With,
+}
+
+/// Another plan, or why there is none.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Alternative {
+    /// What it does otherwise.
+    pub kind: AlternativeKind,
+    /// The node of the device that it is about.
+    pub node: NodeId,
+    /// That device.
+    pub device: DeviceId,
+    /// The best plan of this kind.
+    pub outcome: Result<AlternativePlan, NoAlternative>,
+}
+
+/// A plan that was not made.
+#[derive(Clone, PartialEq, Debug)]
+pub struct AlternativePlan {
+    /// First stage first.
+    pub stages: Vec<Stage>,
+    /// What each of them would hold.
+    pub memory: Vec<ShardMemory>,
+    /// How fast it would be.
+    pub predicted: Prediction,
+    /// What it would cost by the objective.
+    pub objective_ns: u64,
+    /// Whether no plan of this kind is better; else the search for it was cut short.
+    pub is_proven: bool,
+    /// Whether it has the pins and the number of stages that were asked for.
+    pub is_as_asked: bool,
+}
+
+/// Why there is no such plan.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NoAlternative {
+    /// For people, a part of a sentence.
+    pub why: String,
+    /// Bytes of memory that are missing at least, where that is why.
+    pub missing_bytes: Option<u64>,
 }

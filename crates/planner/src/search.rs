@@ -22,7 +22,7 @@ use crate::kernels::Runnable;
 use crate::labels::{LeastSum, Limits, least_sum};
 use crate::memory::Sizes;
 use crate::problem::{self, Phase, Problem, TICKS, tables};
-use crate::{Objective, PlanRequest, fit, score};
+use crate::{NoAlternative, Objective, PlanRequest, fit, score};
 
 /// Devices that one search considers: sets of them are bits of one number.
 pub(crate) const CANDIDATES_MAX: usize = 128;
@@ -31,6 +31,9 @@ pub(crate) const CANDIDATES_MAX: usize = 128;
 const SEARCHED_WHOLE_MAX: usize = 32;
 /// Labels a level of the first, greedy search.
 const GREEDY_WIDTH: usize = 4;
+
+/// What was found of one kind for one device.
+pub(crate) type Outcome = Result<BestLayout, NoAlternative>;
 
 /// The best layout found, by index into the request's devices.
 #[derive(Clone, Debug)]

@@ -18,7 +18,6 @@ use tokio::sync::{broadcast, watch};
 
 use super::Engines;
 use super::ages::Ages;
-use super::packets::PacketWindows;
 use crate::NodeConfig;
 use crate::clock::Clock;
 use crate::compute::{Check, CheckError, Compute, Loss, ShardTarget, SystemState};
@@ -27,6 +26,7 @@ use crate::events::{DeviceEvent, Event, EventSender};
 use crate::host::Host;
 use crate::meters::Meters;
 use crate::open_device::{Opened, StandInError};
+use crate::packets::PacketWindows;
 
 /// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
