@@ -44,14 +44,38 @@ export type AlertView = {
   what_to_do: string;
 };
 
-/** The whole model on one device. */
-export type AloneView = {
-  /** Name of the device. */
-  device: string;
-  /** Name of the device's node. */
-  node_name: string;
-  /** How fast the model is expected to be there. */
+/** What another plan does otherwise. */
+export type AlternativeKind = "alone" | "without" | "with";
+
+/** A plan that was not made. */
+export type AlternativePlanView = {
+  /** Whether it has all pins and as many devices as were asked for. */
+  is_as_asked: boolean;
+  /** Whether no plan of its kind is better; else the search for it was cut short. */
+  is_proven: boolean;
+  /** What the objective counts for it, in milliseconds. */
+  objective_ms: number;
+  /** How fast it is expected to be. */
   predicted: PredictionView;
+  /** Stages of it, first stage first. */
+  stages: Array<PlanStageView>;
+};
+
+/** The best plan of one kind that was not made, or why there is none. */
+export type AlternativeView = {
+  /** Name of that device. */
+  device: string;
+  /** What it does otherwise. */
+  kind: AlternativeKind;
+  /** Bytes of memory that are missing for it at least, where that is why there is none. */
+  missing_bytes?: number | null;
+  /** Id of the node of the device that it is about. */
+  node: string;
+  /** That node's name. */
+  node_name: string;
+  plan?: AlternativePlanView | null;
+  /** Why there is none; `null` where there is one. */
+  why?: string | null;
 };
 
 /** A call of a tool. */
@@ -1230,9 +1254,11 @@ export type LayersView = {
 
 /** Measurements of one link, by the node at its end. */
 export type LinkTelemetryView = {
+  /** Whether it runs over a radio of the node, as far as the node's system tells (Linux). */
+  is_wireless?: boolean | null;
   /** Mean difference between one round trip and the next. */
   jitter_ms: number;
-  /** Packets sent and lost on the way; `null` for a link over TCP, whose system repairs losses unseen. */
+  /** Of these, packets lost on the way. TCP is in neither: the system repairs its losses unseen. */
   lost_packets?: number | null;
   /** Id of the node at the other end. */
   peer: string;
@@ -1246,6 +1272,8 @@ export type LinkTelemetryView = {
   rtt_ms: number;
   /** Bytes of frames sent to it since the process began; `null` where that is not counted. */
   sent_bytes?: number | null;
+  /** Packets sent to it over QUIC since the process began; `null` where there was no such connection. */
+  sent_packets?: number | null;
 };
 
 /** A measured path between two nodes. */
@@ -1260,6 +1288,7 @@ export type LinkView = {
   from: string;
   /** Mean difference between one round trip and the next. */
   jitter_ms?: number | null;
+  loss?: LossView | null;
   /** Seconds since the last of them was measured. */
   rtt_age_s?: number | null;
   /** Round trip, median of the last measurements. */
@@ -1342,6 +1371,16 @@ export type LogsView = {
   next: string;
   /** Nodes that did not answer. */
   silent: Array<SilentNodeView>;
+};
+
+/** Packets that were lost on the way. */
+export type LossView = {
+  /** Number of packets sent that this is a part of. */
+  packets: number;
+  /** Part of the packets sent, from 0 to 1. */
+  share: number;
+  /** Seconds until now in which they were sent, about 60 at most. */
+  window_s: number;
 };
 
 /** What an answer took, beside what the model of cost expects of the same prompt and answer as devices and links are measured now. Counted where the first stage is, so without the way to another node's client. */
@@ -1783,6 +1822,8 @@ export type NodeTelemetryView = {
   memory_available_bytes?: number | null;
   /** Memory of the machine, as far as the process may use it. */
   memory_total_bytes?: number | null;
+  /** Whether multicast that it sends comes back to it; `null` where it looks for no other nodes, or is on no network where that can be tried. */
+  multicast_heard?: boolean | null;
   /** Name of the node. */
   name: string;
   /** Id of the node. */
@@ -1825,6 +1866,8 @@ export type NodeView = {
   has_forked?: boolean;
   /** Id of the node. */
   id: string;
+  /** Its disk has not answered a write for ten seconds: it computes what it has, and nothing more is placed on it until it writes again. */
+  is_disk_hung?: boolean;
   /** It is to have no stages (`exo drain`), or is about to end. */
   is_drained?: boolean;
   /** Whether it is the node that answers. */
@@ -2292,8 +2335,8 @@ export type PlanStageView = {
 
 /** A plan: what every device would get, and why. */
 export type PlanView = {
-  /** The whole model on one device, for each that can hold it: fastest first. */
-  alone: Array<AloneView>;
+  /** Other plans, the best first, and behind them those that are impossible: the whole model on each device (of sixteen at most), without each device of the plan, and with each that it leaves out. The last two are looked for where at most sixteen devices may be used. */
+  alternatives: Array<AlternativeView>;
   /** Tokens whose keys and values are held. */
   cache_tokens: number;
   /** Tokens of the longest sequence. */
@@ -2601,6 +2644,8 @@ export type RequestView = {
   id: string;
   /** Which choice of the request it is, from 0. */
   index: number;
+  /** Milliseconds until it ends with an error unless it has gone on by then, while it is interrupted. */
+  interrupted_left_ms?: number | null;
   /** Milliseconds that it has been interrupted, where it is. */
   interrupted_ms?: number | null;
   /** Name of the model. */
