@@ -16,6 +16,8 @@ use crate::world::{Event, World};
 
 /// Bytes per second that a model is fetched with.
 const FETCH_RATE: u64 = 400_000_000;
+/// How long a device that gave no numbers is left out: long for a run, which ends before a node's ten minutes.
+const QUARANTINE: Duration = Duration::from_secs(8);
 
 impl World {
     /// Carries out one effect. Feeds no machine: what comes of it is queued.
@@ -58,6 +60,7 @@ impl World {
                 }
                 let samples = Box::new(self.nodes[node].samples());
                 self.input_at(self.now + Duration::from_millis(1), node, Input::Sampled(samples));
+                self.process_at(self.now + QUARANTINE, node, Event::Release);
             }
             Effect::Sign { id, bytes } => {
                 let signature = self.nodes[node].key.sign(&bytes).to_bytes();

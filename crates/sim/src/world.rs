@@ -71,6 +71,8 @@ pub enum Event {
     Sample,
     /// A parcel has come through to a process: connection, side it comes from.
     Parcel(usize, usize, Parcel),
+    /// A device in quarantine may be used again.
+    Release,
     /// A process hears that a connection was reset: connection, its own side.
     Down(usize, usize),
     /// An attempt to dial reaches somebody, or nobody, at that of its addresses.
@@ -464,6 +466,11 @@ impl World {
                 let samples = self.nodes[node].samples();
                 self.feed(node, Input::Sampled(Box::new(samples)));
                 self.process_at(self.now + SAMPLE_EVERY, node, Event::Sample);
+            }
+            Event::Release => {
+                if let Some(process) = &mut self.nodes[node].process {
+                    process.quarantine = None;
+                }
             }
             Event::Parcel(wire, side, parcel) => self.parcel(wire, side, parcel),
             Event::Down(wire, side) => self.link_down(wire, side, LinkEnd::Reset("reset".to_owned())),
