@@ -293,7 +293,7 @@ test("a request's stages are bars, with the same numbers in a table", async () =
     "a token behind it, on average: stage 1: a1/cpu 13.1 ms, stage 2: b2/gpu0 9.6 ms, links, and waiting for other steps 1.21 ms",
   ]);
   expect(spoken(second!)[0]).toContain("until the first token: waits 300 ms, stage 1");
-  const cells = [...first!.querySelectorAll("tbody tr")].map((row) => [...row.children].map((cell) => cell.textContent));
+  const cells = [...first!.querySelectorAll("tbody > tr")].map((row) => [...row.children].map((cell) => cell.textContent));
   expect(cells[0]).toEqual(["stage 1: a1/cpu", "120 ms", "2.6 s", "13.1 ms"]);
   expect(cells).toHaveLength(3);
 });
