@@ -54,6 +54,13 @@ fn the_date_comes_from_the_caller() {
 }
 
 #[test]
+fn no_tools_are_no_list() {
+    let asks = "{% if x is iterable and x | length > 0 %}some{% else %}none{% endif %}";
+    assert_eq!(render(&asks.replace('x', "tools")), Ok("none".to_owned()));
+    assert_eq!(render(&asks.replace('x', "messages")), Ok("some".to_owned()));
+}
+
+#[test]
 fn what_does_not_compile_says_where() {
     for source in ["{{ x", "{% if %}", "{% for x in y %}", "{{ x | }}", "{% nonsense %}", "{{ a b }}"] {
         let error = ChatTemplate::new(source, None, None).expect_err("refused");
