@@ -80,6 +80,9 @@ fn a_sign_that_begins_another_is_waited_for() {
         (calls.begin.as_str(), calls.between.as_deref()),
         (" to=", Some("<|next|><|start|>assistant to="))
     );
+    // A tool of that name could not be told from an answer.
+    assert!(calls.opening("user").starts_with(&thought.answer_open));
+    assert!(!calls.opening("users").starts_with(&thought.answer_open));
     let format = AnswerFormat {
         thought: Some((thought.open, thought.close)),
         answer_open: thought.answer_open,
