@@ -82,8 +82,8 @@ impl Probes<'_> {
         let head_len = head_len(&none, one, name_at, key_at).ok_or(CallFormatError::OtherEmptyCall)?;
         let (head, end) = none.split_at(head_len);
         let close = one[value.end..].strip_suffix(end).ok_or(CallFormatError::OtherEnd)?;
-        // What stands between parameters and not behind the last opens each, where it is in front of the first
-        // as well. A call without any has it once more than it is read with.
+        // What stands between parameters and not behind the last opens each, where it is in front of the
+        // first as well. A call without any has it once more than it is read with.
         let gap = self.gap(&one[..value.end + close.len()], &one[head_len..key_at]).unwrap_or_default();
         let head = head.strip_suffix(gap.as_str()).unwrap_or(head);
         let (open, behind_name) = (&one[head.len()..key_at], &one[key_at + KEY.len()..value.start]);
