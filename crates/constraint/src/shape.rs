@@ -16,6 +16,8 @@ pub struct Tags {
     pub open: String,
     /// Between name and value: `>` and a line's end.
     pub behind_name: String,
+    /// Between name and a value that is no text, where the template has another sign there.
+    pub before_json: Option<String>,
     /// Behind a value. It has a sign that is no white space.
     pub close: String,
     /// `true` as a value: `True` where the template writes it as Python does.
@@ -139,6 +141,12 @@ impl Shape {
             number: self.numbers.iter().any(|schema| schema["type"] != "integer"),
             structure: !self.structures.is_empty(),
         }
+    }
+
+    /// The texts of it, and all else.
+    pub(crate) fn split(&self) -> (Self, Self) {
+        let texts = Self { texts: self.texts.clone(), ..Self::default() };
+        (texts, Self { texts: Vec::new(), ..self.clone() })
     }
 
     fn has_free_text(&self) -> bool {

@@ -85,32 +85,51 @@ impl TaggedArguments {
 
     /// Writes the rule `name`, and those that it is made of.
     pub(crate) fn write(&self, name: &str, rules: &mut String) {
-        let (open, middle) = (&self.tags.open, &self.tags.behind_name);
+        let open = &self.tags.open;
         let rest = quoted(self.tags.closing().2);
         let (mut row, mut values) = (String::new(), String::new());
         for (i, parameter) in self.parameters.iter().enumerate() {
             let rule = format!("{name}_{i}");
-            let sign = quoted(&format!("{open}{}{middle}", parameter.name));
-            let _ = writeln!(values, "{rule}: {sign} {rule}_value {rest}");
-            parameter.shape.write(&format!("{rule}_value"), &self.tags, &mut values);
+            let (mut forms, mut shapes) = (Vec::new(), String::new());
+            for (of, middle, shape) in self.forms(&parameter.shape) {
+                let sign = quoted(&format!("{open}{}{middle}", parameter.name));
+                forms.push(format!("{sign} {rule}{of}_value {rest}"));
+                shape.write(&format!("{rule}{of}_value"), &self.tags, &mut shapes);
+            }
+            let _ = writeln!(values, "{rule}: {}", forms.join(" | "));
+            values.push_str(&shapes);
             let _ = write!(row, " {rule}{}", if parameter.is_required { "" } else { "?" });
         }
         if let Some(shape) = &self.others {
-            // One lexeme with the name in it, which is none of those above.
-            let lexeme = format!("{}_OTHER", name.to_uppercase());
-            let (open, middle) = (escaped(open), escaped(middle));
             let known: Vec<String> = self.parameters.iter().map(|known| escaped(&known.name)).collect();
-            let but = match known.is_empty() {
-                true => String::new(),
-                false => format!(" & ~/{open}({}){middle}/", known.join("|")),
-            };
-            let _ = writeln!(values, "{lexeme}: /{open}[a-zA-Z0-9_.\\-]{{1,64}}{middle}/{but}");
-            let _ = writeln!(values, "{name}_other: {lexeme} {name}_other_value {rest}");
-            shape.write(&format!("{name}_other_value"), &self.tags, &mut values);
+            let (mut forms, mut shapes) = (Vec::new(), String::new());
+            for (of, middle, shape) in self.forms(shape) {
+                // One lexeme with the name in it, which is none of those above.
+                let lexeme = format!("{}_OTHER{}", name.to_uppercase(), of.to_uppercase());
+                let (open, middle) = (escaped(open), escaped(middle));
+                let but = match known.is_empty() {
+                    true => String::new(),
+                    false => format!(" & ~/{open}({}){middle}/", known.join("|")),
+                };
+                let _ = writeln!(shapes, "{lexeme}: /{open}[a-zA-Z0-9_.\\-]{{1,64}}{middle}/{but}");
+                forms.push(format!("{lexeme} {name}_other{of}_value {rest}"));
+                shape.write(&format!("{name}_other{of}_value"), &self.tags, &mut shapes);
+            }
+            let _ = write!(values, "{name}_other: {}\n{shapes}", forms.join(" | "));
             let _ = write!(row, " {name}_other*");
         }
         let row = if row.is_empty() { " \"\"" } else { &row };
         let _ = write!(rules, "{name}:{row}\n{values}");
+    }
+
+    /// The signs that stand between a name and a value of `shape`, what of it each is followed by, and a word
+    /// for the rules of that.
+    fn forms(&self, shape: &Shape) -> Vec<(&'static str, &str, Shape)> {
+        let behind_name = self.tags.behind_name.as_str();
+        let Some(before_json) = &self.tags.before_json else { return vec![("", behind_name, shape.clone())] };
+        let (texts, others) = shape.split();
+        let forms = [("", behind_name, texts), ("_json", before_json.as_str(), others)];
+        forms.into_iter().filter(|(.., shape)| shape.kinds() != ValueKinds::default()).collect()
     }
 }
 

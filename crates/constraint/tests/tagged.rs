@@ -32,6 +32,7 @@ fn tags() -> Tags {
     Tags {
         open: "<parameter=".to_owned(),
         behind_name: ">\n".to_owned(),
+        before_json: None,
         close: "\n</parameter>\n".to_owned(),
         true_word: "True".to_owned(),
         false_word: "False".to_owned(),
@@ -145,6 +146,52 @@ fn values_are_of_their_schema() {
         for value in wrong {
             assert!(!takes(&compiler, &schema, &call(&[("p", value)])), "{value} is not of {schema}");
         }
+    }
+}
+
+#[test]
+fn a_value_is_what_the_sign_in_front_of_it_says() {
+    let compiler = compiler();
+    let told =
+        Tags { behind_name: " text>\n".to_owned(), before_json: Some(" json>\n".to_owned()), ..tags() };
+    let takes = |schema: &Value, sign: &str, value: &str| {
+        let schema = Schema::read(schema, Strictness::Whole).unwrap().value;
+        let (arguments, _) = TaggedArguments::read(&schema, &told, Strictness::Whole).unwrap();
+        let constraint = compiler.constrain(layout(arguments).grammar()).unwrap();
+        let mut fold = compiler.start(&constraint).unwrap();
+        let parameter = call(&[("p", value)]).replace("=p>", &format!("=p {sign}>"));
+        let is_taken = parameter.bytes().all(|byte| {
+            let is_allowed = fold.allows(byte.into()).unwrap();
+            if is_allowed {
+                fold.accept(byte.into());
+            }
+            is_allowed
+        });
+        is_taken && fold.may_end().unwrap()
+    };
+    let either = one(json!({"type": ["string", "integer", "null"], "maxLength": 3}));
+    let (number, any) = (one(json!({"type": "integer"})), json!({"type": "object"}));
+    for (schema, sign, value) in [
+        (&either, "text", "12"),
+        (&either, "text", "ab"),
+        (&either, "json", "12345"),
+        (&either, "json", "None"),
+        (&number, "json", "3"),
+        (&any, "text", "[1"),
+        (&any, "json", "[1]"),
+    ] {
+        assert!(takes(schema, sign, value), "{value} as {sign} is of {schema}");
+    }
+    for (schema, sign, value) in [
+        (&either, "text", "12345"),
+        (&either, "json", "ab"),
+        (&either, "json", "\"ab\""),
+        (&number, "text", "3"),
+        (&any, "json", "[1"),
+        (&any, "json", "so"),
+        (&any, "other", "so"),
+    ] {
+        assert!(!takes(schema, sign, value), "{value} as {sign} is not of {schema}");
     }
 }
 

@@ -60,6 +60,7 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<AnswerPlan, G
             format.other = format.other.filter(|_| has_channels);
             let format = &format;
             plan.reading.calls = Some(format.clone());
+            check_names(format, &plan.reading, tools)?;
             plan.short_ids = format.has_ids();
             let answer = answer_beside_calls(format, has_channels, tools, &request.format)?;
             plan.reading.calls_come_first = answer.is_some();
@@ -165,6 +166,32 @@ fn format_body(format: &AnswerFormat) -> Result<(RequestPart, Option<Body>), Gen
             (RequestPart::Lark, Some(Body::Lark(lark.clone())))
         }
     })
+}
+
+/// Refuses tools whose calls would begin as a thought or an answer does: where each stands behind the name of
+/// who it goes to, no tool can be called `user`.
+fn check_names(
+    calls: &CallFormat,
+    reading: &calls::AnswerFormat,
+    tools: &Tools,
+) -> Result<(), GenerateError> {
+    if reading.answer_open.is_empty() {
+        return Ok(());
+    }
+    let is_taken = |name: &&String| {
+        let opening = calls.opening(name);
+        let mut signs = reading.thought.iter().map(|(open, _)| open).chain([&reading.answer_open]);
+        signs.any(|sign| opening.starts_with(sign.as_str()))
+    };
+    match tools.allowed.iter().find(is_taken) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!(
+                "a call of `{name}` would begin as this model's answers or thoughts do: name it otherwise"
+            );
+            Err(invalid(RequestPart::Tools, message))
+        }
+    }
 }
 
 /// The schema of an answer that calls nothing, where a format was asked for beside the tools and calls are

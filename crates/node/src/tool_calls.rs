@@ -193,7 +193,8 @@ fn written(
 }
 
 fn tags(open: &OpenModel, format: &ParameterFormat) -> Result<Tags, GenerateError> {
-    for sign in [&format.open, &format.behind_name, &format.close] {
+    let signs = [&format.open, &format.behind_name, &format.close];
+    for sign in signs.into_iter().chain(&format.before_json) {
         if pieces(open, sign)?.iter().any(|piece| matches!(piece, TemplatePiece::Control(_))) {
             let message =
                 "this model cannot be given tools: its template writes parameters between control tokens";
@@ -203,6 +204,7 @@ fn tags(open: &OpenModel, format: &ParameterFormat) -> Result<Tags, GenerateErro
     Ok(Tags {
         open: format.open.clone(),
         behind_name: format.behind_name.clone(),
+        before_json: format.before_json.clone(),
         close: format.close.clone(),
         true_word: format.true_word.clone(),
         false_word: format.false_word.clone(),

@@ -29,7 +29,8 @@ pub(crate) const PRIVATE: Range<u32> = 0xF_0000..0xF_FFFE;
 pub struct RenderOptions {
     /// Open the assistant's turn at the end.
     pub add_generation_prompt: bool,
-    /// The `tools` of the request, a JSON array.
+    /// The `tools` of the request, a JSON array. A template that never reads them and reads `functions` has
+    /// their definitions there as JSON text, and the day as `datetime` (FireFunction).
     pub tools: Option<Value>,
     /// Further variables by name (`enable_thinking`, `documents`); they do not override the standard ones.
     pub vars: Map<String, Value>,
@@ -80,6 +81,17 @@ impl ChatTemplate {
         options: &RenderOptions,
     ) -> Result<String, TemplateError> {
         let mut vars: Map<String, Value> = options.vars.clone();
+        if let Some(tools) = &options.tools
+            && self.has_word("functions")
+            && !self.has_word("tools")
+        {
+            let day = options.now.map(|now| now.format("%Y-%m-%d").to_string());
+            for (name, text) in [("functions", definitions(tools)), ("datetime", day)] {
+                if let Some(text) = text {
+                    vars.entry(name).or_insert(Value::String(text));
+                }
+            }
+        }
         let mut set = |name: &str, value: Value| vars.insert(name.to_owned(), value);
         set("messages", Value::Array(messages.to_vec()));
         set("tools", options.tools.clone().unwrap_or_default());
@@ -92,4 +104,14 @@ impl ChatTemplate {
         let compiled = compile::compile(&self.source)?;
         compiled.render(functions::value_of(&Value::Object(vars), mark), Budget::start(), options.now)
     }
+
+    fn has_word(&self, word: &str) -> bool {
+        self.source.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
+    }
+}
+
+/// What the functions of `tools` are, as one JSON text.
+fn definitions(tools: &Value) -> Option<String> {
+    let functions: Vec<&Value> = tools.as_array()?.iter().filter_map(|tool| tool.get("function")).collect();
+    serde_json::to_string(&functions).ok()
 }

@@ -61,6 +61,53 @@ fn a_name_in_front_of_json_is_a_call_in_other_templates_too() {
     assert_eq!(ThoughtFormat::find(&template(source)), None);
 }
 
+#[test]
+fn a_sign_that_begins_another_is_waited_for() {
+    // A call goes to its tool, an answer to the user, a thought to nobody else: all three begin alike.
+    let source = "{{ tools | tojson }}{% for m in messages %}{% if m.role == 'assistant' %}\
+        {% if m.reasoning_content %}<|start|>assistant to=self<|message|>{{ m.reasoning_content }}<|next|>{% endif %}\
+        {% for c in m.tool_calls or [] %}<|start|>assistant to={{ c.function.name }}<|message|>{{ c.function.arguments | tojson }}\
+        {{ '<|eot|>' if loop.last else '<|next|>' }}{% else %}<|start|>assistant to=user<|message|>{{ m.content }}<|eot|>{% endfor %}\
+        {% else %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|eot|>{% endif %}{% endfor %}\
+        {% if add_generation_prompt %}<|start|>assistant{% endif %}";
+    let thought = ThoughtFormat::find(&template(source)).expect("there are thoughts");
+    assert_eq!(
+        (thought.open.as_str(), thought.answer_open.as_str()),
+        (" to=self<|message|>", " to=user<|message|>")
+    );
+    let calls = CallFormat::find(&template(source), &["<|eot|>".to_owned()]).expect("found");
+    assert_eq!(
+        (calls.begin.as_str(), calls.between.as_deref()),
+        (" to=", Some("<|next|><|start|>assistant to="))
+    );
+    // A tool of that name could not be told from an answer.
+    assert!(calls.opening("user").starts_with(&thought.answer_open));
+    assert!(!calls.opening("users").starts_with(&thought.answer_open));
+    let format = AnswerFormat {
+        thought: Some((thought.open, thought.close)),
+        answer_open: thought.answer_open,
+        calls: Some(calls),
+        ..AnswerFormat::default()
+    };
+    let call =
+        |name: &str| vec![AnswerPart::Call(name.to_owned()), AnswerPart::Arguments("{\"a\": 1}".to_owned())];
+    let said = vec![AnswerPart::Text("So".to_owned())];
+    let thought = vec![AnswerPart::Thought("hm".to_owned())];
+    for (text, expected) in [
+        (" to=user<|message|>So", said.clone()),
+        (" to=users<|message|>{\"a\": 1}", call("users")),
+        (" to=self<|message|>hm<|next|><|start|>assistant to=user<|message|>So", [thought, said].concat()),
+        (
+            " to=use<|message|>{\"a\": 1}<|next|><|start|>assistant to=f<|message|>{\"a\": 1}",
+            [call("use"), call("f")].concat(),
+        ),
+    ] {
+        for size in [1, 3, usize::MAX] {
+            assert_eq!(parts(&format, text, &[size]), expected, "{text} by {size}");
+        }
+    }
+}
+
 pub fn format() -> AnswerFormat {
     let thought = ThoughtFormat::find(&template(HARMONY)).expect("there are thoughts");
     AnswerFormat {

@@ -31,6 +31,13 @@ const INVOKE: &str = "{{ tools | tojson }}{% for m in messages %}<|{{ m.role }}|
     <parameter name=\"{{ k }}\">{{ v if v is string else v | tojson }}</parameter>{{ '\n' }}{% endfor %}</invoke>{{ '\n' }}{% endfor %}\
     </x:calls>{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
+/// Each tag says whether its value is a text, and lines end between parameters, not behind them.
+const TOLD: &str = "{{ tools | tojson }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}<x:calls>{{ '\n' }}\
+    {% for c in m.tool_calls %}<x:invoke name=\"{{ c.function.name }}\">{{ '\n' }}{% for k, v in c.function.arguments | items %}\
+    {{ '\n' if not loop.first }}<x:parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">\
+    {{ v if v is string else v | tojson }}</x:parameter>{% endfor %}{{ '\n' }}</x:invoke>{{ '\n' }}{% endfor %}\
+    </x:calls>{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
+
 fn ends() -> Vec<String> {
     ["<|im_end|>", "<|end|>"].map(str::to_owned).into()
 }
@@ -56,7 +63,7 @@ fn formats_are_found_by_what_templates_print() {
         ["<parameter=", ">\n", "\n</parameter>\n"]
     );
     assert_eq!([&parameters.true_word, &parameters.false_word], ["True", "False"]);
-    assert_eq!(parameters.null_word.as_deref(), Some("None"));
+    assert_eq!((parameters.null_word.as_deref(), parameters.before_json), (Some("None"), None));
     assert_eq!(found.label(), "parameters in tags behind <tool_call>");
 
     let found = format(PAIRS);
@@ -75,6 +82,16 @@ fn formats_are_found_by_what_templates_print() {
         (found.end.as_str(), found.between.as_deref()),
         ("</invoke>\n</x:calls>", Some("</invoke>\n"))
     );
+
+    let found = format(TOLD);
+    let parameters = found.parameters.expect("there are tags");
+    assert_eq!(found.head, [text("<x:invoke name=\""), CallPart::Name, text("\">")]);
+    assert_eq!(
+        [&parameters.open, &parameters.behind_name, &parameters.close],
+        ["\n<x:parameter name=\"", "\" string=\"true\">", "</x:parameter>"]
+    );
+    assert_eq!(parameters.before_json.as_deref(), Some("\" string=\"false\">"));
+    assert_eq!((found.begin.as_str(), found.end.as_str()), ("<x:calls>\n", "\n</x:invoke>\n</x:calls>"));
 }
 
 #[test]
@@ -211,12 +228,14 @@ proptest! {
     #[test]
     fn calls_come_back_as_they_were_printed(
         arguments in arguments(),
-        which in 0usize..3,
+        which in 0usize..4,
         sizes in prop::collection::vec(1usize..9, 1..12),
     ) {
-        let source = [FUNCTION, PAIRS, INVOKE][which];
+        let source = [FUNCTION, PAIRS, INVOKE, TOLD][which];
         prop_assume!(!has_sign(source, &arguments));
-        let calls = [("f", arguments), ("g", json!({})), ("f", json!({"some": "12 of them"}))];
+        // A call without arguments has a line more there than one that was read.
+        let few = if source == TOLD { json!({"any": "7"}) } else { json!({}) };
+        let calls = [("f", arguments), ("g", few), ("f", json!({"some": "12 of them"}))];
         let text = printed(source, "", &calls);
         let (said, found) = read(&reading(source), &text, &sizes);
         prop_assert_eq!(said.trim(), "");

@@ -54,6 +54,28 @@ fn the_date_comes_from_the_caller() {
 }
 
 #[test]
+fn tools_are_text_for_a_template_that_knows_of_no_tools() {
+    let source = "{{ functions + ' on ' + datetime }}";
+    let day = NaiveDate::from_ymd_opt(2026, 11, 5).and_then(|day| day.and_hms_opt(9, 8, 7));
+    let tools = Some(json!([{"type": "function", "function": {"name": "f"}}]));
+    let rendered = |source: &str, tools: Option<Value>| {
+        let options = RenderOptions { tools, now: day, ..RenderOptions::default() };
+        ChatTemplate::new(source, None, None).expect("compiles").render(&[], &options)
+    };
+    assert_eq!(rendered(source, tools.clone()), Ok("[{\"name\":\"f\"}] on 2026-11-05".to_owned()));
+    assert!(rendered(source, None).is_err());
+    let knows = "{% if functions %}again{% endif %}{{ tools | length }}";
+    assert_eq!(rendered(knows, tools), Ok("1".to_owned()));
+}
+
+#[test]
+fn no_tools_are_no_list() {
+    let asks = "{% if x is iterable and x | length > 0 %}some{% else %}none{% endif %}";
+    assert_eq!(render(&asks.replace('x', "tools")), Ok("none".to_owned()));
+    assert_eq!(render(&asks.replace('x', "messages")), Ok("some".to_owned()));
+}
+
+#[test]
 fn what_does_not_compile_says_where() {
     for source in ["{{ x", "{% if %}", "{% for x in y %}", "{{ x | }}", "{% nonsense %}", "{{ a b }}"] {
         let error = ChatTemplate::new(source, None, None).expect_err("refused");

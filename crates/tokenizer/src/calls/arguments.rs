@@ -106,14 +106,19 @@ impl TaggedParser {
     }
 
     fn name(&mut self, format: &ParameterFormat, held: &mut String, json: &mut String) -> Step {
-        let Some(at) = held.find(format.behind_name.as_str()) else { return Step::Wait };
-        let kinds = self.parameters.named.get(&held[..at]).unwrap_or(&self.parameters.others);
+        let Some((at, len, is_text)) = name_end(held, format) else { return Step::Wait };
+        let mut kinds = *self.parameters.named.get(&held[..at]).unwrap_or(&self.parameters.others);
+        match is_text {
+            Some(true) => kinds = ValueKinds { text: true, ..ValueKinds::default() },
+            Some(false) => kinds.text = false,
+            None => {}
+        }
         json.push_str(if self.count == 0 { "{\"" } else { ", \"" });
         escape(&held[..at], json);
         json.push_str("\": ");
         self.count += 1;
-        self.place = TaggedParserState::Value(*kinds);
-        *held = held.split_off(at + format.behind_name.len());
+        self.place = TaggedParserState::Value(kinds);
+        *held = held.split_off(at + len);
         Step::More
     }
 
@@ -207,6 +212,15 @@ impl TaggedParser {
         self.place = TaggedParserState::Open;
         Step::More
     }
+}
+
+/// Where a name ends, how long the sign behind it is, and whether that says that a text follows or none.
+fn name_end(held: &str, format: &ParameterFormat) -> Option<(usize, usize, Option<bool>)> {
+    let json = format.before_json.as_ref();
+    let text = (&format.behind_name, json.map(|_| true));
+    let signs = std::iter::once(text).chain(json.map(|sign| (sign, Some(false))));
+    let found = signs.filter_map(|(sign, is_text)| Some((held.find(sign.as_str())?, sign.len(), is_text)));
+    found.min_by_key(|(at, ..)| *at)
 }
 
 /// Whether what begins so may come to a word or a number.

@@ -128,6 +128,16 @@ impl CallFormat {
         signs.map(String::as_str).chain(parts)
     }
 
+    /// What a call of this tool begins with, up to an id.
+    pub fn opening(&self, name: &str) -> String {
+        let known = self.head.iter().map_while(|part| match part {
+            CallPart::Text(text) => Some(text.as_str()),
+            CallPart::Name => Some(name),
+            CallPart::Id(_) => None,
+        });
+        std::iter::once(self.begin.as_str()).chain(known).collect()
+    }
+
     /// Whether calls have an id of their own in the text.
     pub fn has_ids(&self) -> bool {
         self.head.iter().chain(&self.tail).any(|part| matches!(part, CallPart::Id(_)))

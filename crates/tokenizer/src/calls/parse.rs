@@ -174,15 +174,18 @@ impl AnswerParser {
         let call = calls.map(|calls| (&calls.begin, State::Head, false));
         let other =
             calls.and_then(|calls| calls.other.as_ref()).map(|other| (&other.begin, State::Head, true));
-        let mut signs = thought.into_iter().chain([answer]).chain(call).chain(other);
-        if let Some((sign, state, is_other)) = signs.clone().find(|(sign, ..)| self.held.starts_with(*sign)) {
+        let signs = thought.into_iter().chain([answer]).chain(call).chain(other);
+        // One sign may begin another: ` to=` a call, ` to=user<|message|>` an answer.
+        if signs.clone().any(|(sign, ..)| sign.len() > self.held.len() && sign.starts_with(&self.held)) {
+            return false;
+        }
+        let longest =
+            signs.filter(|(sign, ..)| self.held.starts_with(*sign)).max_by_key(|(sign, ..)| sign.len());
+        if let Some((sign, state, is_other)) = longest {
             let len = sign.len();
             (self.state, self.is_other) = (state, is_other);
             self.held.drain(..len);
             return true;
-        }
-        if signs.any(|(sign, ..)| sign.starts_with(&self.held)) {
-            return false;
         }
         self.state = State::Text;
         true

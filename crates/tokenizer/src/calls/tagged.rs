@@ -26,6 +26,9 @@ pub struct ParameterFormat {
     pub open: String,
     /// Between name and value.
     pub behind_name: String,
+    /// Between name and value where the value is no text, if the template says so there: what a value is then
+    /// goes by this sign.
+    pub before_json: Option<String>,
     /// Behind the value; it has a sign that is no white space.
     pub close: String,
     /// `true` as it is printed.
@@ -79,9 +82,15 @@ impl Probes<'_> {
         let head_len = head_len(&none, one, name_at, key_at).ok_or(CallFormatError::OtherEmptyCall)?;
         let (head, end) = none.split_at(head_len);
         let close = one[value.end..].strip_suffix(end).ok_or(CallFormatError::OtherEnd)?;
+        // What stands between parameters and not behind the last opens each, where it is in front of the
+        // first as well. A call without any has it once more than it is read with.
+        let gap = self.gap(&one[..value.end + close.len()], &one[head_len..key_at]).unwrap_or_default();
+        let head = head.strip_suffix(gap.as_str()).unwrap_or(head);
+        let (open, behind_name) = (&one[head.len()..key_at], &one[key_at + KEY.len()..value.start]);
         let mut parameters = ParameterFormat {
-            open: one[head_len..key_at].to_owned(),
-            behind_name: one[key_at + KEY.len()..value.start].to_owned(),
+            open: open.to_owned(),
+            behind_name: behind_name.to_owned(),
+            before_json: self.before_json(head, open, behind_name),
             close: close.to_owned(),
             true_word: String::new(),
             false_word: String::new(),
@@ -108,6 +117,25 @@ impl Probes<'_> {
         })
     }
 
+    /// White space between two parameters, `first` being all up to the end of one that stands alone.
+    fn gap(&self, first: &str, open: &str) -> Option<String> {
+        let two = self.turn(&[(NAME, IDS[0], &object(&VALUES[..2]))])?;
+        let rest = two.strip_prefix(first)?;
+        let gap = &rest[..rest.find(open)?];
+        gap.trim().is_empty().then(|| gap.to_owned())
+    }
+
+    /// What stands between a name and a value that is no text, where that is another sign than a text has.
+    fn before_json(&self, head: &str, open: &str, behind_name: &str) -> Option<String> {
+        let (key, value, _) = VALUES[1];
+        let turn = self.turn(&[(NAME, IDS[0], &object(&VALUES[1..2]))])?;
+        let rest = turn.strip_prefix(head)?.strip_prefix(open)?.strip_prefix(key)?;
+        let sign = &rest[..rest.find(value)?];
+        // A sign within the other could not be told from it while it comes.
+        let is_told = !sign.trim().is_empty() && !sign.contains(behind_name) && !behind_name.contains(sign);
+        (is_told && !rest.starts_with(behind_name)).then(|| sign.to_owned())
+    }
+
     /// Renders a call with a value of each kind: the parts must be those that were found, and the values as
     /// they should be.
     fn check_values(
@@ -116,7 +144,7 @@ impl Probes<'_> {
         end: &str,
         found: &mut ParameterFormat,
     ) -> Result<(), CallFormatError> {
-        let ParameterFormat { open, behind_name, close, .. } = &*found;
+        let ParameterFormat { open, behind_name, before_json, close, .. } = &*found;
         if open.trim().is_empty() || behind_name.trim().is_empty() || close.trim().is_empty() {
             return Err(CallFormatError::NoParameterSigns);
         }
@@ -131,11 +159,9 @@ impl Probes<'_> {
             let turn = self.turn(&[(NAME, IDS[0], &object(values))])?;
             let mut rest = turn.strip_prefix(head)?;
             let mut printed = Vec::new();
-            for (key, ..) in values {
-                rest = rest
-                    .strip_prefix(open.as_str())?
-                    .strip_prefix(key)?
-                    .strip_prefix(behind_name.as_str())?;
+            for (key, json, _) in values {
+                let sign = before_json.as_ref().filter(|_| !json.starts_with('"')).unwrap_or(behind_name);
+                rest = rest.strip_prefix(open.as_str())?.strip_prefix(key)?.strip_prefix(sign.as_str())?;
                 let value = rest.find(close.as_str())?;
                 printed.push(rest[..value].to_owned());
                 rest = &rest[value + close.len()..];
