@@ -133,6 +133,8 @@ pub enum ChunkSource {
 pub enum FetchProgress {
     /// A chunk of so many bytes is on the disk.
     Stored(u64),
+    /// The next chunk that is stored came from this member, with so many bytes.
+    From(NodeId, u64),
     /// So many bytes have come of chunks that are not whole: on a slow line all that moves for minutes.
     InFlight(u64),
     /// The hub asked to wait, for so long still.
@@ -370,7 +372,10 @@ impl Fetcher {
             };
             let is_here = kept.is_ok();
             match (kept, from) {
-                (Ok(len), _) => progress(FetchProgress::Stored(len)),
+                (Ok(len), _) => {
+                    progress(FetchProgress::From(self.holder, len));
+                    progress(FetchProgress::Stored(len));
+                }
                 (Err(error), ChunkSource::Disk) => refused.note(Instant::now(), chunk, error)?,
                 // What a hub refuses a member, it refuses it for all of them.
                 (Err(error), ChunkSource::Hub) => return Err(error),

@@ -355,7 +355,7 @@ mod tests {
     use exo_store::Store;
 
     use super::*;
-    use crate::bulk::testing::FakeMember;
+    use crate::bulk::testing::{FakeAnswer, FakeMember};
     use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
     use crate::host::SystemHost;
 
@@ -421,6 +421,43 @@ mod tests {
         obtaining.run(&all, &mut |_| {}).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
         assert_eq!(counts.0.load(Ordering::SeqCst), 2, "it is asked once more");
+    }
+
+    #[tokio::test]
+    async fn two_members_that_have_the_chunks_share_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let [whole, _] = lists(&folder.path().join("holder"), &from, id, ChunkRef { file: 0, index: 10 });
+        let (from, asked) = (Arc::new(from), Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]));
+        let answer = |number: usize| -> FakeAnswer {
+            let (from, asked, whole) = (from.clone(), asked.clone(), whole.clone());
+            Box::new(move |ask| match ask {
+                Ask::Held(_) => {
+                    (KIND_BYTES, postcard::to_allocvec(&(&whole, Vec::<ChunkRef>::new())).unwrap())
+                }
+                Ask::Chunk { model, chunk } => {
+                    asked[number].fetch_add(1, Ordering::SeqCst);
+                    (KIND_BYTES, from.read_chunk(model, chunk).unwrap())
+                }
+                _ => (KIND_REFUSED, b"no hub here".to_vec()),
+            })
+        };
+        let answers = vec![answer(0), answer(1)];
+        let members = FakeMember::start_all(answers, Duration::from_millis(5)).await;
+        let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
+        let holders: Vec<Holder> =
+            members.iter().map(|m| Holder { node: m.node, addresses: vec![m.address] }).collect();
+        let obtaining = Obtaining::new(&members[0].own, &hub, &partial, &holders, &|_, _| {});
+        let all: Vec<ChunkRef> =
+            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+        obtaining.run(&all, &mut |_| {}).await.unwrap();
+        assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
+        let asked = [0, 1].map(|number: usize| asked[number].load(Ordering::SeqCst));
+        assert!(asked.iter().all(|count| *count > 0), "{asked:?}");
+        assert_eq!(asked.iter().sum::<usize>(), all.len());
     }
 
     #[test]
