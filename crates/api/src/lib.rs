@@ -80,11 +80,11 @@ pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensR
 pub use updates::{FileChangeKind, FileChangeView, UpdateQuery, UpdateState, UpdateView};
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, CorrectionView, CorrectionsView, DeviceView,
-    Drain, DrainRequest, EpochView, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView,
-    KvType, LayerRatesView, LayersView, LinkView, LoadView, LossView, MeasuredAnswerView, MeasuredTimeView,
-    MemberRole, MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView, OtherClusterView,
-    PlaceRequest, ProvenanceView, RecentRequestView, RequestPhase, RequestView, RoleRequest, SensorsView,
-    StageMeasuredView, StagePhase, StageProgressView, StageView, TermOffView, TypeRatesView,
-    UnheardCoordinatorView, WarningView,
+    Drain, DrainRequest, EpochView, FetchSourceView, HealthStatus, HealthView, InstanceState, InstanceView,
+    InviteRequest, InviteView, JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView,
+    JournalView, KvType, LayerRatesView, LayersView, LinkView, LoadView, LossView, MeasuredAnswerView,
+    MeasuredTimeView, MemberRole, MemberView, ModelTools, ModelView, MovingView, NodeStatus, NodeView,
+    OtherClusterView, PlaceRequest, ProvenanceView, RecentRequestView, RequestPhase, RequestView,
+    RoleRequest, SensorsView, StageMeasuredView, StagePhase, StageProgressView, StageView, TermOffView,
+    TypeRatesView, UnheardCoordinatorView, WarningView,
 };

@@ -787,7 +787,7 @@ pub struct StageMeasuredView {
 }
 
 /// How far a stage is that does not compute yet.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct StageProgressView {
     /// What the stage does.
     pub phase: StagePhase,
@@ -801,6 +801,21 @@ pub struct StageProgressView {
     /// Seconds that the rest takes at that rate; absent while nothing comes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_left: Option<u64>,
+    /// What came from where, most first, while it is fetched; absent where there is one source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<FetchSourceView>,
+}
+
+/// What one source gave of a stage that is fetched.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct FetchSourceView {
+    /// Name of the member; absent for the model's hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
+    /// Bytes that came from it since this fetch began.
+    pub bytes: u64,
+    /// Bytes per second on average since then.
+    pub bytes_per_s: u64,
 }
 
 /// What a stage does before it computes.

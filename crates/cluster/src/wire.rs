@@ -24,9 +24,9 @@ pub use check::{CheckError, token_bytes};
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
     Bandwidth, CardChange, CardEvent, ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState,
-    DeviceExclusion, DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage,
-    NodeReport, PlannerDevice, PlannerInputs, RecentPackets, Refusal, ReplanReport, StageReport, Traffic,
-    Unloadable,
+    DeviceExclusion, DeviceReport, Drain, FetchSource, FreeMemory, HeldModel, InstanceFailure, LinkReport,
+    LogMessage, NodeReport, PlannerDevice, PlannerInputs, RecentPackets, Refusal, ReplanReport, StageReport,
+    Traffic, Unloadable,
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{

@@ -277,6 +277,17 @@ fn report(entry: &ActualShard) -> StageReport {
     let held_bytes = if entry.phase.holds_memory() { entry.memory_bytes } else { 0 };
     let (engine, serves, spec) = (entry.engine, entry.serves, entry.spec.clone());
     let (weight_bytes, unpacked_bytes, busy_us) = (0, 0, 0);
-    let sequences = 0;
-    StageReport { engine, serves, spec, status, held_bytes, weight_bytes, unpacked_bytes, busy_us, sequences }
+    let (sequences, sources) = (0, Vec::new());
+    StageReport {
+        engine,
+        serves,
+        spec,
+        status,
+        held_bytes,
+        weight_bytes,
+        unpacked_bytes,
+        busy_us,
+        sequences,
+        sources,
+    }
 }

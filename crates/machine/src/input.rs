@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use exo_cluster::wire::{
-    Backup, CardEvent, ControlAsk, ControlMessage, DataMessage, DeviceReport, HeldModel, ModelTotals,
-    NodeVitals, PullReport, Traffic,
+    Backup, CardEvent, ControlAsk, ControlMessage, DataMessage, DeviceReport, FetchSource, HeldModel,
+    ModelTotals, NodeVitals, PullReport, Traffic,
 };
 use exo_cluster::{ComputeResult, DriverConfig, DriverStart, InstanceRequest, StageGeometry};
 use exo_cluster::{EngineId, LoadFault, PlanId};
@@ -293,6 +293,8 @@ pub enum FetchEvent {
         total_bytes: u64,
         /// Seconds that the hub asks to wait; 0 while bytes may come.
         hub_wait_s: u32,
+        /// What came from where; empty where there is one source.
+        sources: Vec<FetchSource>,
     },
     /// What was asked for is on disk.
     Done,

@@ -97,6 +97,7 @@ impl StageWatches {
             total_bytes,
             bytes_per_s: rate.map(|(rate, _)| rate),
             seconds_left: rate.and_then(|(_, left_s)| left_s),
+            sources: Vec::new(),
         })
     }
 }

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use exo_cluster::wire::{NodeReport, StageReport};
+use exo_cluster::wire::{FetchSource, NodeReport, StageReport};
 use exo_cluster::{
     Action, ComputeResult, EngineId, HOLDERS_NAMED_MAX, LoadFailure, LoadFault, StageInput, StageMachine,
     StageStatus, WorkerInput,
@@ -40,6 +40,8 @@ pub(crate) struct Fetch {
     engine: EngineId,
     model: ModelId,
     what: FetchWhat,
+    /// What came from where, to show.
+    sources: Vec<FetchSource>,
 }
 
 impl NodeMachine {
@@ -118,7 +120,7 @@ impl NodeMachine {
         self.cancel_fetch(engine);
         self.fetch_last = FetchId(self.fetch_last.0 + 1);
         let (fetch, holders) = (self.fetch_last, self.holders_of(model, named));
-        self.fetches.insert(fetch, Fetch { engine, model, what });
+        self.fetches.insert(fetch, Fetch { engine, model, what, sources: Vec::new() });
         self.out.push(Effect::Fetch { fetch, model, what, holders });
     }
 
@@ -132,7 +134,7 @@ impl NodeMachine {
     }
 
     pub(crate) fn fetched(&mut self, fetch: FetchId, event: FetchEvent) {
-        let Some(Fetch { engine, model, what }) = self.fetches.get(&fetch) else {
+        let Some(Fetch { engine, model, what, .. }) = self.fetches.get(&fetch) else {
             return tracing::trace!(
                 fetch = fetch.0,
                 last = self.fetch_last.0,
@@ -142,7 +144,10 @@ impl NodeMachine {
         let (engine, model, what) = (*engine, *model, *what);
         self.view_changed();
         let input = match event {
-            FetchEvent::Progress { done_bytes, total_bytes, hub_wait_s } => {
+            FetchEvent::Progress { done_bytes, total_bytes, hub_wait_s, sources } => {
+                if let Some(entry) = self.fetches.get_mut(&fetch) {
+                    entry.sources = sources;
+                }
                 let input = WorkerInput::Progress { engine, done_bytes, total_bytes, hub_wait_s };
                 return self.feed_worker(input);
             }
@@ -358,6 +363,9 @@ impl NodeMachine {
                 report.weight_bytes = entry.loaded.as_ref().map_or(0, |facts| facts.weight_bytes);
                 report.unpacked_bytes = entry.unpacked_bytes;
                 report.busy_us = u64::try_from(entry.busy.as_micros()).unwrap_or(u64::MAX);
+            }
+            if let Some(fetch) = self.fetches.values().find(|fetch| fetch.engine == report.engine) {
+                report.sources.clone_from(&fetch.sources);
             }
             let serves = report.serves.is_some_and(|p| p.stage == 0 && p.rank == 0 && self.is_serving(p));
             let scheduler = report.serves.filter(|_| serves).and_then(|p| self.schedulers.get(&p.placement));

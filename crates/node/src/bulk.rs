@@ -3,6 +3,7 @@
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
 mod refused_chunks;
+mod shared_chunks;
 #[cfg(test)]
 pub(crate) mod testing;
 
@@ -19,6 +20,7 @@ use exo_types::{DeviceId, ModelId, NodeId, Transport};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::refused_chunks::RefusedChunks;
+pub(crate) use self::shared_chunks::{ChunkShare, SOURCES_MAX, SharedChunks};
 use crate::details::SharedDetails;
 use crate::{dialling, member_checks};
 
@@ -131,6 +133,8 @@ pub enum ChunkSource {
 pub enum FetchProgress {
     /// A chunk of so many bytes is on the disk.
     Stored(u64),
+    /// The next chunk that is stored came from this member, with so many bytes.
+    From(NodeId, u64),
     /// So many bytes have come of chunks that are not whole: on a slow line all that moves for minutes.
     InFlight(u64),
     /// The hub asked to wait, for so long still.
@@ -247,16 +251,15 @@ struct AskedChunks<'a> {
     model: ModelId,
     manifest: &'a Manifest,
     from: ChunkSource,
-    next: std::slice::Iter<'a, ChunkRef>,
+    share: &'a ChunkShare<'a>,
     under_way: VecDeque<ChunkRef>,
     /// From then on the path is measured: before the first the holder may have looked for the file.
     first_came: Option<Instant>,
 }
 
 impl<'a> AskedChunks<'a> {
-    fn new((model, manifest): (ModelId, &'a Manifest), chunks: &'a [ChunkRef], from: ChunkSource) -> Self {
-        let under_way = VecDeque::new();
-        Self { model, manifest, from, next: chunks.iter(), under_way, first_came: None }
+    fn new((model, manifest): (ModelId, &'a Manifest), share: &'a ChunkShare<'a>, from: ChunkSource) -> Self {
+        Self { model, manifest, from, share, under_way: VecDeque::new(), first_came: None }
     }
 }
 
@@ -348,32 +351,38 @@ impl Fetcher {
         postcard::from_bytes(&bytes).map_err(wrong)
     }
 
-    /// Fetches chunks in order into `partial`; `progress` is told of each. Every chunk is verified
+    /// Fetches its share of some chunks into `partial`; `progress` is told of each. Every chunk is verified
     /// against the manifest before it is written, as far as that knows it. What the holder refuses of its own
     /// disk, or sends wrong, is noted in `refused`, and the others come.
     pub async fn chunks(
         &mut self,
         partial: &Arc<PartialModel>,
-        chunks: &[ChunkRef],
+        share: &ChunkShare<'_>,
         from: ChunkSource,
         refused: &mut RefusedChunks,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
         (self.received_bytes, self.received_in) = (0, Duration::ZERO);
         let manifest: &Manifest = partial.manifest();
-        let mut asked = AskedChunks::new((partial.id(), manifest), chunks, from);
+        let mut asked = AskedChunks::new((partial.id(), manifest), share, from);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
             let kept = match answer {
                 Ok(bytes) => keep(self.holder, partial.clone(), chunk, bytes).await,
                 Err(error) => Err(error),
             };
+            let is_here = kept.is_ok();
             match (kept, from) {
-                (Ok(len), _) => progress(FetchProgress::Stored(len)),
+                (Ok(len), _) => {
+                    progress(FetchProgress::From(self.holder, len));
+                    progress(FetchProgress::Stored(len));
+                }
                 (Err(error), ChunkSource::Disk) => refused.note(Instant::now(), chunk, error)?,
                 // What a hub refuses a member, it refuses it for all of them.
                 (Err(error), ChunkSource::Hub) => return Err(error),
             }
+            share.answered(Instant::now(), chunk, is_here);
         }
+        share.end();
         Ok(())
     }
 
@@ -384,7 +393,7 @@ impl Fetcher {
     ) -> Result<Option<(ChunkRef, ChunkAnswer)>, FetchError> {
         let model = asked.model;
         while asked.under_way.len() < IN_FLIGHT_MAX {
-            let Some(&chunk) = asked.next.next() else { break };
+            let Some(chunk) = asked.share.take_next(Instant::now()) else { break };
             let ask = match asked.from {
                 ChunkSource::Disk => Ask::Chunk { model, chunk },
                 ChunkSource::Hub => Ask::Relay { model, chunk },
@@ -393,7 +402,16 @@ impl Fetcher {
             asked.under_way.push_back(chunk);
         }
         let Some(chunk) = asked.under_way.pop_front() else { return Ok(None) };
-        let bytes = match self.answer(asked.manifest.chunk_len(chunk).unwrap_or(0)).await {
+        let (holder, bytes_max) = (self.holder, asked.manifest.chunk_len(chunk).unwrap_or(0));
+        let answer = tokio::select! {
+            biased;
+            answer = self.answer(bytes_max) => answer,
+            () = asked.share.stalled() => {
+                let reason = "it gave nothing while another has the same chunks".to_owned();
+                Err(FetchError::Broken { holder, reason })
+            }
+        };
+        let bytes = match answer {
             Err(error @ FetchError::Refused { .. }) => return Ok(Some((chunk, Err(error)))),
             answer => answer?,
         };
@@ -425,7 +443,9 @@ impl Fetcher {
         refused: &mut RefusedChunks,
     ) -> Result<(), FetchError> {
         let holder = self.holder;
-        let mut asked = AskedChunks::new((model, manifest), chunks, ChunkSource::Disk);
+        let all = SharedChunks::new(chunks);
+        let share = all.whole();
+        let mut asked = AskedChunks::new((model, manifest), &share, ChunkSource::Disk);
         let mut place = |chunk: ChunkRef, came: &[u8]| {
             let wrong = |reason: String| FetchError::Wrong { holder, reason };
             let at = manifest.chunk_start(chunk).checked_sub(start).map(|at| at as usize);
@@ -572,7 +592,9 @@ mod tests {
             (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
         let mut refused = RefusedChunks::default();
         let mut fetcher = member.dialled().await;
-        let fetched = fetcher.chunks(&partial, &all, ChunkSource::Disk, &mut refused, &mut |_| {}).await;
+        let all = SharedChunks::new(&all);
+        let fetched =
+            fetcher.chunks(&partial, &all.whole(), ChunkSource::Disk, &mut refused, &mut |_| {}).await;
         (fetched, partial.held_chunks().iter().map(|chunk| chunk.index).collect(), refused)
     }
 
@@ -624,8 +646,8 @@ mod tests {
             member.dialled().await.checks().await.err(),
             {
                 let mut fetcher = member.dialled().await;
-                let from = ChunkSource::Disk;
-                fetcher.chunks(&partial, &[first], from, &mut refused, &mut |_| {}).await.err()
+                let (all, from) = (SharedChunks::new(&[first]), ChunkSource::Disk);
+                fetcher.chunks(&partial, &all.whole(), from, &mut refused, &mut |_| {}).await.err()
             },
         ];
         for (number, error) in errors.into_iter().enumerate() {
@@ -649,7 +671,9 @@ mod tests {
         let member = member.await;
         let all: Vec<ChunkRef> = (0..20).map(|index| ChunkRef { file: 0, index }).collect();
         let (mut refused, mut fetcher) = (RefusedChunks::default(), member.dialled().await);
-        let fetched = fetcher.chunks(&partial, &all, ChunkSource::Disk, &mut refused, &mut |_| {}).await;
+        let all = SharedChunks::new(&all);
+        let fetched =
+            fetcher.chunks(&partial, &all.whole(), ChunkSource::Disk, &mut refused, &mut |_| {}).await;
         assert!(matches!(fetched, Err(FetchError::TooManyRefused { .. })), "{fetched:?}");
         assert_eq!(partial.held_bytes(), 0);
     }

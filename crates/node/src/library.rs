@@ -119,6 +119,8 @@ pub struct ShardProgress {
     pub total_bytes: u64,
     /// How long the hub asks to wait; zero while it does not.
     pub hub_wait: Duration,
+    /// The member that gave the chunk which is stored next, and its bytes; only where that is the news.
+    pub from: Option<(NodeId, u64)>,
     stored_bytes: u64,
     /// Of the stored ones, what was here before.
     found_bytes: u64,
@@ -128,7 +130,7 @@ impl ShardProgress {
     fn new(total_bytes: u64, missing_bytes: u64) -> Self {
         let stored_bytes = total_bytes.saturating_sub(missing_bytes);
         let (done_bytes, found_bytes) = (stored_bytes, stored_bytes);
-        Self { done_bytes, total_bytes, hub_wait: Duration::ZERO, stored_bytes, found_bytes }
+        Self { done_bytes, total_bytes, hub_wait: Duration::ZERO, from: None, stored_bytes, found_bytes }
     }
 
     /// What came over a line.
@@ -143,10 +145,14 @@ impl ShardProgress {
     }
 
     fn note(&mut self, news: FetchProgress) {
-        self.hub_wait = Duration::ZERO;
+        (self.hub_wait, self.from) = (Duration::ZERO, None);
         let here = match news {
             FetchProgress::Stored(bytes) => {
                 self.stored_bytes = self.stored_bytes.saturating_add(bytes);
+                self.stored_bytes
+            }
+            FetchProgress::From(member, bytes) => {
+                self.from = Some((member, bytes));
                 self.stored_bytes
             }
             FetchProgress::InFlight(bytes) => self.stored_bytes.saturating_add(bytes),
@@ -499,8 +505,11 @@ mod tests {
         assert_eq!(after(FetchProgress::InFlight(2)), (18, 20));
         assert_eq!(after(FetchProgress::HubWaits(Duration::from_secs(9))), (18, 20));
         assert_eq!(so_far.hub_wait.as_secs(), 9);
+        let member = NodeId([7; 32]);
+        so_far.note(FetchProgress::From(member, 90));
+        assert_eq!((so_far.done_bytes, so_far.from), (18, Some((member, 90))));
         so_far.note(FetchProgress::Stored(90));
-        assert_eq!((so_far.done_bytes, so_far.hub_wait), (20, Duration::ZERO));
+        assert_eq!((so_far.done_bytes, so_far.hub_wait, so_far.from), (20, Duration::ZERO, None));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Chunks of a model that was known before it was fetched: from members that have them, else from its hub,
-//! else through a member that reaches the hub.
+//! Chunks of a model that was known before it was fetched: from members that have them, a few at once, else
+//! from its hub, else through a member that reaches the hub.
 //!
 //! Nodes that fetch at the same time look at each other's lists between two batches: what a member is
 //! fetching is left to it and taken from it afterwards, so that a byte leaves the hub about once. Only what
@@ -8,7 +8,7 @@
 //! a moment, too: it fetches that again, and is asked once more.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_hub::HubError;
@@ -16,8 +16,9 @@ use exo_machine::Holder;
 use exo_store::{ChunkRef, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
+use futures_util::StreamExt;
 
-use crate::bulk::RefusedChunks;
+use crate::bulk::{ChunkShare, RefusedChunks, SOURCES_MAX, SharedChunks};
 use crate::bulk::{ChunkSource, FetchError, FetchProgress, Fetcher, PeerChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
@@ -36,12 +37,19 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Hears from whom how many bytes came, and how long that took.
 pub type Received<'a> = &'a (dyn Fn(NodeId, (u64, Duration)) + Send + Sync);
 
+/// Where chunks of members go, and how these are reached.
+#[derive(Clone, Copy)]
+struct Destination<'a> {
+    endpoint: &'a Endpoint,
+    partial: &'a Arc<PartialModel>,
+    received: Received<'a>,
+}
+
 /// One fetch under way.
 pub struct Obtaining<'a> {
-    pub endpoint: &'a Endpoint,
-    pub hub: &'a Arc<HubBytes>,
-    pub partial: &'a Arc<PartialModel>,
-    pub received: Received<'a>,
+    destination: Destination<'a>,
+    hub: &'a Arc<HubBytes>,
+    partial: &'a Arc<PartialModel>,
     peers: Vec<Peer<'a>>,
 }
 
@@ -94,6 +102,103 @@ impl Peer<'_> {
     fn is_asked(&self, now: Instant) -> bool {
         self.failure.as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= PEER_AGAIN)
     }
+
+    /// Fetches what it has of its share; what it is fetching comes back. An error is one of this disk.
+    async fn take(
+        &mut self,
+        to: Destination<'_>,
+        share: ChunkShare<'_>,
+        mut progress: &(dyn Fn(FetchProgress) + Send + Sync),
+    ) -> Result<BTreeSet<ChunkRef>, FetchError> {
+        match self.take_share(to, &share, &mut progress).await {
+            Err(error @ FetchError::Disk { .. }) => Err(error),
+            Err(error) => {
+                self.give_up(&error);
+                Ok(BTreeSet::new())
+            }
+            taken => taken,
+        }
+    }
+
+    async fn take_share(
+        &mut self,
+        to: Destination<'_>,
+        share: &ChunkShare<'_>,
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
+    ) -> Result<BTreeSet<ChunkRef>, FetchError> {
+        if !self.is_asked(Instant::now()) {
+            return Ok(BTreeSet::new());
+        }
+        let listed = tokio::select! {
+            biased;
+            // The others gave everything. Its list may still come over this connection.
+            () = share.over() => {
+                self.fetcher = None;
+                return Ok(BTreeSet::new());
+            }
+            listed = self.list(to) => listed,
+        };
+        let PeerChunks { held, coming } = match listed {
+            // It may be told of the model in a moment.
+            Err(FetchError::Refused { .. }) => return Ok(BTreeSet::new()),
+            answer => answer?,
+        };
+        self.refused.note_list(Instant::now(), |chunk| held.has(chunk));
+        if share.offer(|chunk| held.has(chunk) && !self.refused.has(chunk)) {
+            self.fetch(to, share, ChunkSource::Disk, progress).await?;
+        }
+        Ok(coming)
+    }
+
+    /// What a member has. A connection that it closed while the hub was slow is opened once more.
+    async fn list(&mut self, to: Destination<'_>) -> Result<PeerChunks, FetchError> {
+        let was_open = self.fetcher.is_some();
+        let manifest = to.partial.manifest().clone();
+        match self.fetcher(to).await?.held(&manifest).await {
+            Err(FetchError::Broken { .. }) if was_open => {
+                self.fetcher = None;
+                self.fetcher(to).await?.held(&manifest).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn fetch(
+        &mut self,
+        to: Destination<'_>,
+        share: &ChunkShare<'_>,
+        from: ChunkSource,
+        progress: &mut (dyn FnMut(FetchProgress) + Send),
+    ) -> Result<(), FetchError> {
+        let node = self.holder.node;
+        let mut refused = std::mem::take(&mut self.refused);
+        let fetcher = self.fetcher(to).await?;
+        let fetched = fetcher.chunks(to.partial, share, from, &mut refused, progress).await;
+        // What a member fetches from the hub meanwhile says nothing of the path from it, nor does what shares
+        // this node's line with others.
+        if from == ChunkSource::Disk && share.is_alone() {
+            (to.received)(node, fetcher.received());
+        }
+        self.refused = refused;
+        fetched
+    }
+
+    async fn fetcher(&mut self, to: Destination<'_>) -> Result<&mut Fetcher, FetchError> {
+        match &mut self.fetcher {
+            Some(fetcher) => Ok(fetcher),
+            empty => {
+                let dialled = Fetcher::dial(to.endpoint, self.holder.node, &self.holder.addresses).await?;
+                Ok(empty.insert(dialled))
+            }
+        }
+    }
+
+    fn give_up(&mut self, error: &FetchError) {
+        error.report();
+        self.fetcher = None;
+        self.refused = RefusedChunks::default();
+        self.failure = Some((Instant::now(), chain(error)));
+    }
 }
 
 impl<'a> Obtaining<'a> {
@@ -106,7 +211,8 @@ impl<'a> Obtaining<'a> {
         received: Received<'a>,
     ) -> Self {
         let peer = |holder| Peer { holder, fetcher: None, refused: RefusedChunks::default(), failure: None };
-        Self { endpoint, hub, partial, received, peers: holders.iter().map(peer).collect() }
+        let destination = Destination { endpoint, partial, received };
+        Self { destination, hub, partial, peers: holders.iter().map(peer).collect() }
     }
 
     /// Has these chunks on disk, or says why not, of each source.
@@ -181,101 +287,37 @@ impl<'a> Obtaining<'a> {
         chunks.iter().copied().filter(|chunk| !self.partial.has_chunk(*chunk)).collect()
     }
 
-    /// Fetches what members have; what they are fetching comes back.
+    /// Fetches what members have, of a few at once, the nearest first; what they are fetching comes back.
+    /// What one of them did not give, the others are asked for.
     async fn take_from_peers(
         &mut self,
         chunks: &[ChunkRef],
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<BTreeSet<ChunkRef>, LibraryError> {
-        let mut coming = BTreeSet::new();
-        for index in 0..self.peers.len() {
+        let to = self.destination;
+        let progress = Mutex::new(progress);
+        let tell = |news: FetchProgress| {
+            let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+            (*progress)(news);
+        };
+        loop {
             let missing = self.missing(chunks);
             if missing.is_empty() {
-                break;
+                return Ok(BTreeSet::new());
             }
-            match self.take_from(index, &missing, progress).await {
-                Ok(found) => coming.extend(found),
-                Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
-                Err(error) => self.give_up(index, &error),
+            let shared = SharedChunks::new(&missing);
+            let asks: Vec<_> =
+                self.peers.iter_mut().map(|peer| peer.take(to, shared.share(), &tell)).collect();
+            let answers: Vec<_> =
+                futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect().await;
+            let mut coming = BTreeSet::new();
+            for answer in answers {
+                coming.extend(answer.map_err(|error| LibraryError::Kept(Box::new(error)))?);
             }
-        }
-        Ok(coming)
-    }
-
-    async fn take_from(
-        &mut self,
-        index: usize,
-        missing: &[ChunkRef],
-        progress: &mut (dyn FnMut(FetchProgress) + Send),
-    ) -> Result<BTreeSet<ChunkRef>, FetchError> {
-        if !self.peers[index].is_asked(Instant::now()) {
-            return Ok(BTreeSet::new());
-        }
-        let PeerChunks { held, coming } = match self.list_of(index).await {
-            // It may be told of the model in a moment.
-            Err(FetchError::Refused { .. }) => return Ok(BTreeSet::new()),
-            answer => answer?,
-        };
-        let refused = &mut self.peers[index].refused;
-        refused.note_list(Instant::now(), |chunk| held.has(chunk));
-        let is_there = |chunk: &ChunkRef| held.has(*chunk) && !refused.has(*chunk);
-        let there: Vec<ChunkRef> = missing.iter().copied().filter(is_there).collect();
-        self.fetch(index, &there, ChunkSource::Disk, progress).await?;
-        Ok(coming)
-    }
-
-    /// What a member has. A connection that it closed while the hub was slow is opened once more.
-    async fn list_of(&mut self, index: usize) -> Result<PeerChunks, FetchError> {
-        let was_open = self.peers[index].fetcher.is_some();
-        let manifest = self.partial.manifest().clone();
-        match self.fetcher(index).await?.held(&manifest).await {
-            Err(FetchError::Broken { .. }) if was_open => {
-                self.peers[index].fetcher = None;
-                self.fetcher(index).await?.held(&manifest).await
-            }
-            answer => answer,
-        }
-    }
-
-    async fn fetch(
-        &mut self,
-        index: usize,
-        chunks: &[ChunkRef],
-        from: ChunkSource,
-        progress: &mut (dyn FnMut(FetchProgress) + Send),
-    ) -> Result<(), FetchError> {
-        if chunks.is_empty() {
-            return Ok(());
-        }
-        let (partial, node, received) = (self.partial, self.peers[index].holder.node, self.received);
-        let mut refused = std::mem::take(&mut self.peers[index].refused);
-        let fetcher = self.fetcher(index).await?;
-        let fetched = fetcher.chunks(partial, chunks, from, &mut refused, progress).await;
-        // What a member fetches from the hub meanwhile says nothing of the path from it.
-        if from == ChunkSource::Disk {
-            received(node, fetcher.received());
-        }
-        self.peers[index].refused = refused;
-        fetched
-    }
-
-    async fn fetcher(&mut self, index: usize) -> Result<&mut Fetcher, FetchError> {
-        let peer = &mut self.peers[index];
-        match &mut peer.fetcher {
-            Some(fetcher) => Ok(fetcher),
-            empty => {
-                let dialled = Fetcher::dial(self.endpoint, peer.holder.node, &peer.holder.addresses).await?;
-                Ok(empty.insert(dialled))
+            if !shared.came_back() {
+                return Ok(coming);
             }
         }
-    }
-
-    fn give_up(&mut self, index: usize, error: &FetchError) {
-        let peer = &mut self.peers[index];
-        error.report();
-        peer.fetcher = None;
-        peer.refused = RefusedChunks::default();
-        peer.failure = Some((Instant::now(), chain(error)));
     }
 
     /// Has members fetch from the hub what this node cannot. Without one that does: what each said.
@@ -285,15 +327,20 @@ impl<'a> Obtaining<'a> {
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<Option<String>, LibraryError> {
         for index in 0..self.peers.len() {
-            if !self.peers[index].is_asked(Instant::now()) {
+            let missing = self.missing(chunks);
+            if missing.is_empty() {
+                return Ok(None);
+            }
+            let peer = &mut self.peers[index];
+            if !peer.is_asked(Instant::now()) {
                 continue;
             }
-            self.peers[index].fetcher = None; // it has hung up if the hub was tried for a minute
-            let missing = self.missing(chunks);
-            match self.fetch(index, &missing, ChunkSource::Hub, progress).await {
+            peer.fetcher = None; // it has hung up if the hub was tried for a minute
+            let shared = SharedChunks::new(&missing);
+            match peer.fetch(self.destination, &shared.whole(), ChunkSource::Hub, progress).await {
                 Ok(()) => return Ok(None),
                 Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
-                Err(error) => self.give_up(index, &error),
+                Err(error) => peer.give_up(&error),
             }
         }
         let failures = self.peers.iter().filter_map(|peer| peer.failure.as_ref());
@@ -308,7 +355,7 @@ mod tests {
     use exo_store::Store;
 
     use super::*;
-    use crate::bulk::testing::FakeMember;
+    use crate::bulk::testing::{FakeAnswer, FakeMember};
     use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
     use crate::host::SystemHost;
 
@@ -374,6 +421,43 @@ mod tests {
         obtaining.run(&all, &mut |_| {}).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
         assert_eq!(counts.0.load(Ordering::SeqCst), 2, "it is asked once more");
+    }
+
+    #[tokio::test]
+    async fn two_members_that_have_the_chunks_share_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let [whole, _] = lists(&folder.path().join("holder"), &from, id, ChunkRef { file: 0, index: 10 });
+        let (from, asked) = (Arc::new(from), Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]));
+        let answer = |number: usize| -> FakeAnswer {
+            let (from, asked, whole) = (from.clone(), asked.clone(), whole.clone());
+            Box::new(move |ask| match ask {
+                Ask::Held(_) => {
+                    (KIND_BYTES, postcard::to_allocvec(&(&whole, Vec::<ChunkRef>::new())).unwrap())
+                }
+                Ask::Chunk { model, chunk } => {
+                    asked[number].fetch_add(1, Ordering::SeqCst);
+                    (KIND_BYTES, from.read_chunk(model, chunk).unwrap())
+                }
+                _ => (KIND_REFUSED, b"no hub here".to_vec()),
+            })
+        };
+        let answers = vec![answer(0), answer(1)];
+        let members = FakeMember::start_all(answers, Duration::from_millis(5)).await;
+        let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
+        let holders: Vec<Holder> =
+            members.iter().map(|m| Holder { node: m.node, addresses: vec![m.address] }).collect();
+        let obtaining = Obtaining::new(&members[0].own, &hub, &partial, &holders, &|_, _| {});
+        let all: Vec<ChunkRef> =
+            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+        obtaining.run(&all, &mut |_| {}).await.unwrap();
+        assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
+        let asked = [0, 1].map(|number: usize| asked[number].load(Ordering::SeqCst));
+        assert!(asked.iter().all(|count| *count > 0), "{asked:?}");
+        assert_eq!(asked.iter().sum::<usize>(), all.len());
     }
 
     #[test]

@@ -141,7 +141,8 @@ impl World {
             return self.input_at(self.now + Duration::from_secs(2), node, Input::Fetched { fetch, event });
         }
         if bytes > 1 << 20 {
-            let event = FetchEvent::Progress { done_bytes: bytes / 2, total_bytes: bytes, hub_wait_s: 0 };
+            let (done_bytes, sources) = (bytes / 2, Vec::new());
+            let event = FetchEvent::Progress { done_bytes, total_bytes: bytes, hub_wait_s: 0, sources };
             self.input_at(self.now + took / 2, node, Input::Fetched { fetch, event });
         }
         if let FetchWhat::Shard(shard) = what

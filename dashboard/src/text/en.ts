@@ -468,6 +468,8 @@ export const en = {
     for_placed: "For placed models, on every machine",
     elsewhere: "Of other machines, which pause and end theirs",
     layers_of: (model: string, from: number, to: number) => `${model}, layers ${from} to ${to}`,
+    of_source: (name: string, bytes: string, rate: string) => `${name} ${bytes} at ${rate}`,
+    hub: "the hub",
     pause: "Pause",
     go_on: "Go on",
     cancel: "Cancel…",

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use exo_api::{
-    ClusterView, DeviceView, InstanceState, InstanceView, LinkView, LoadView, LossView, MeasuredAnswerView,
-    MeasuredTimeView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView, ProvenanceView,
-    RequestPhase, RequestView, SensorsView, StagePhase, StageProgressView, StageView, TermOffView,
+    ClusterView, DeviceView, FetchSourceView, InstanceState, InstanceView, LinkView, LoadView, LossView,
+    MeasuredAnswerView, MeasuredTimeView, MemberRole, MovingView, NodeStatus, NodeView, OtherClusterView,
+    ProvenanceView, RequestPhase, RequestView, SensorsView, StagePhase, StageProgressView, StageView,
+    TermOffView,
 };
 use exo_types::{DeviceState, Monitor};
 
@@ -385,7 +386,8 @@ fn token_texts(stage: &StageView) -> [String; 2] {
 
 /// How far a stage is that fetches or loads.
 pub fn progress_text(progress: &StageProgressView) -> String {
-    let StageProgressView { phase, done_bytes, total_bytes, bytes_per_s, seconds_left } = *progress;
+    let StageProgressView { phase, done_bytes, total_bytes, bytes_per_s, seconds_left, ref sources } =
+        *progress;
     let phase = match phase {
         StagePhase::Fetching => "fetching",
         StagePhase::Loading => "loading",
@@ -397,7 +399,13 @@ pub fn progress_text(progress: &StageProgressView) -> String {
             format!(", {}/s, {} left", ui::bytes(rate), ui::duration(Duration::from_secs(left)))
         }
     };
-    format!("{phase} {} of {}{pace}", ui::bytes(done_bytes), ui::bytes(total_bytes))
+    let source = |source: &FetchSourceView| {
+        let name = source.member.as_deref().unwrap_or("the hub");
+        format!("{name} {} at {}/s", ui::bytes(source.bytes), ui::bytes(source.bytes_per_s))
+    };
+    let sources: Vec<String> = sources.iter().map(source).collect();
+    let from = if sources.is_empty() { String::new() } else { format!("; from {}", sources.join(", ")) };
+    format!("{phase} {} of {}{pace}{from}", ui::bytes(done_bytes), ui::bytes(total_bytes))
 }
 
 /// How large the weights are, and how far they are: where they come, and where they are packed while they
@@ -643,13 +651,23 @@ mod tests {
             total_bytes: 1_200_000_000,
             bytes_per_s: None,
             seconds_left: None,
+            sources: Vec::new(),
         };
         let far = format!("fetching {} of {}", bytes(300_000_000), bytes(1_200_000_000));
-        assert_eq!(text(0, Some(progress)), far, "too soon to know how fast");
+        assert_eq!(text(0, Some(progress.clone())), far, "too soon to know how fast");
         (progress.bytes_per_s, progress.seconds_left) = (Some(9_000_000), Some(100));
         let left = ui::duration(Duration::from_secs(100));
-        assert_eq!(text(0, Some(progress)), format!("{far}, {}/s, {left} left", bytes(9_000_000)));
+        assert_eq!(text(0, Some(progress.clone())), format!("{far}, {}/s, {left} left", bytes(9_000_000)));
         (progress.bytes_per_s, progress.seconds_left) = (Some(0), None);
-        assert_eq!(text(0, Some(progress)), format!("{far}, nothing comes"));
+        assert_eq!(text(0, Some(progress.clone())), format!("{far}, nothing comes"));
+        let source = |member: Option<&str>, bytes| FetchSourceView {
+            member: member.map(str::to_owned),
+            bytes,
+            bytes_per_s: bytes / 10,
+        };
+        progress.sources = vec![source(Some("ann"), 8_000_000), source(None, 1_000_000)];
+        let of_each = [8_000_000, 1_000_000].map(|came| format!("{} at {}/s", bytes(came), bytes(came / 10)));
+        let expected = format!("{far}, nothing comes; from ann {}, the hub {}", of_each[0], of_each[1]);
+        assert_eq!(text(0, Some(progress)), expected);
     }
 }

@@ -221,6 +221,7 @@ fn stage_report(shard: &crate::wire::DesiredShard, status: &StageStatus) -> Stag
         unpacked_bytes: 0,
         busy_us: 0,
         sequences: 0,
+        sources: Vec::new(),
     }
 }
 

@@ -9,8 +9,8 @@ use exo_types::{
 use serde::{Deserialize, Serialize};
 
 use super::limits::{
-    CARD_EVENTS_MAX, DEVICES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX, PAIRS_MAX,
-    REASONS_MAX, SHARDS_MAX, STAGES_MAX, STAGES_OF_NODE_MAX,
+    CARD_EVENTS_MAX, DEVICES_MAX, FETCH_SOURCES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX,
+    PAIRS_MAX, REASONS_MAX, SHARDS_MAX, STAGES_MAX, STAGES_OF_NODE_MAX,
 };
 use super::{BackupMessage, ControlRefusal, NodeMeasurements, PipelineFailure};
 use crate::{EngineId, InstanceRequest, InstanceView, ReplanReason, StageStatus};
@@ -219,6 +219,21 @@ pub struct StageReport {
     /// Requests that run or wait there; only of a first stage, whose node has the scheduler. 0 until `node`
     /// fills it in.
     pub sequences: u32,
+    /// While it is fetched: what came from where. To show; empty until `node` fills it in, and where there is
+    /// one source.
+    #[serde(deserialize_with = "list::<_, _, FETCH_SOURCES_MAX>")]
+    pub sources: Vec<FetchSource>,
+}
+
+/// What came from one source in a fetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FetchSource {
+    /// The member; `None` for the model's hub.
+    pub member: Option<NodeId>,
+    /// Bytes since the fetch began.
+    pub bytes: u64,
+    /// Bytes per second on average since then.
+    pub bytes_per_s: u64,
 }
 
 impl StageReport {

@@ -42,6 +42,8 @@ pub const REASONS_MAX: usize = MEMBERS_MAX * DEVICES_MAX;
 pub const PINS_MAX: usize = 64;
 /// Bytes per second of one link: 800 Gbit/s.
 pub const BANDWIDTH_MAX: u64 = 100_000_000_000;
+/// Sources of one fetch that a node tells of: the hub and the members that gave most.
+pub const FETCH_SOURCES_MAX: usize = 8;
 /// Downloads that one node tells of.
 pub const PULLS_MAX: usize = 8;
 /// Characters of the reference of one of them.

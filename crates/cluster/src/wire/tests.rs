@@ -146,6 +146,7 @@ fn full_report() -> NodeReport {
         unpacked_bytes: 0,
         busy_us: 1,
         sequences: 1,
+        sources: vec![crate::wire::FetchSource { member: Some(node(2)), bytes: 9, bytes_per_s: 3 }],
     }];
     full.links = vec![LinkReport {
         peer: node(2),

@@ -221,6 +221,7 @@ fn report(n: u8) -> NodeReport {
         unpacked_bytes: 70,
         busy_us: if n == 1 { 300 } else { 100 },
         sequences: 0,
+        sources: Vec::new(),
     };
     let facts = NodeFacts {
         node: node(n),
@@ -420,7 +421,7 @@ fn each_stage_shows_how_far_it_is_how_fast_bytes_come_and_how_long_the_rest_take
         let stages = cluster.view().instances.remove(0).stages;
         stages
             .iter()
-            .map(|s| s.progress.unwrap())
+            .map(|s| s.progress.clone().unwrap())
             .map(|p| (p.phase, p.done_bytes, p.bytes_per_s, p.seconds_left))
             .collect::<Vec<_>>()
     };
@@ -437,6 +438,22 @@ fn each_stage_shows_how_far_it_is_how_fast_bytes_come_and_how_long_the_rest_take
     );
     let stalled = note(2, fetching(0), loading(30));
     assert_eq!(stalled[0], (Fetching, 0, Some(0), None), "nothing comes");
+}
+
+#[test]
+fn a_stage_that_is_fetched_from_several_sources_shows_what_each_gave() {
+    let mut cluster = cluster();
+    let fetching = || StageStatus::Fetching { done_bytes: 7, total_bytes: 10, hub_wait_s: 0 };
+    cluster.instances = vec![instance(InstanceState::Loading, [fetching(), fetching()])];
+    let of_member = FetchSource { member: Some(node(2)), bytes: 5, bytes_per_s: 50 };
+    let of_hub = FetchSource { member: None, bytes: 2, bytes_per_s: 20 };
+    cluster.reports.get_mut(&node(1)).unwrap().stages[0].sources = vec![of_member, of_hub];
+    let view = cluster.view();
+    let name = view.nodes.iter().find(|member| member.id == node(2).to_full()).unwrap().name.clone();
+    let [first, second] = [0, 1].map(|at| view.instances[0].stages[at].progress.clone().unwrap().sources);
+    let source = |member, bytes, bytes_per_s| api::FetchSourceView { member, bytes, bytes_per_s };
+    assert_eq!(first, [source(Some(name), 5, 50), source(None, 2, 20)]);
+    assert!(second.is_empty(), "{second:?}");
 }
 
 #[test]

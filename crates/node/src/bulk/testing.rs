@@ -1,13 +1,20 @@
-//! A member on loopback that answers as a test says.
+//! Members on loopback that answer as a test says.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use exo_transport::{Endpoint, Incoming, MemberSet, NodeKey, Options};
 use exo_types::NodeId;
 use tokio::task::JoinHandle;
 
 use super::{ANSWER_MAX, Ask, Fetcher, LIMITS};
+
+/// Gives the kind of the answer's frame, and its bytes.
+pub(crate) type FakeAnswer = Box<dyn Fn(Ask) -> (u8, Vec<u8>) + Send + Sync>;
+
+/// Instead of an answer: the member says nothing more over this channel.
+pub(crate) const KIND_SILENT: u8 = u8::MAX;
 
 /// The member, and an endpoint that it knows.
 pub(crate) struct FakeMember {
@@ -18,14 +25,33 @@ pub(crate) struct FakeMember {
 }
 
 impl FakeMember {
-    /// `answer` gives the kind of the answer's frame, and its bytes.
+    /// One that answers at once.
     pub(crate) async fn start(answer: impl Fn(Ask) -> (u8, Vec<u8>) + Send + Sync + 'static) -> Self {
-        let keys = [NodeKey::from_seed(&[1; 32]), NodeKey::from_seed(&[2; 32])];
-        let members = MemberSet::new(keys.each_ref().map(NodeKey::node_id));
-        let node = keys[1].node_id();
-        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
-        let [own, other] = keys.map(|key| Endpoint::bind(Options::new(listen, key, members.clone())));
-        let (own, other) = (own.await.unwrap(), other.await.unwrap());
+        Self::start_all(vec![Box::new(answer)], Duration::ZERO).await.remove(0)
+    }
+
+    /// Several that know one endpoint, and take so long for each answer.
+    pub(crate) async fn start_all(answers: Vec<FakeAnswer>, takes: Duration) -> Vec<Self> {
+        let keys: Vec<NodeKey> =
+            (1..).take(answers.len() + 1).map(|n| NodeKey::from_seed(&[n; 32])).collect();
+        let members = MemberSet::new(keys.iter().map(NodeKey::node_id));
+        let mut endpoints = Vec::new();
+        for key in keys {
+            let (node, listen) = (key.node_id(), SocketAddr::from(([127, 0, 0, 1], 0)));
+            let endpoint = Endpoint::bind(Options::new(listen, key, members.clone())).await.unwrap();
+            endpoints.push((node, endpoint));
+        }
+        let (_, own) = endpoints.remove(0);
+        let member = |((node, other), answer)| Self::answering(own.clone(), (node, other), answer, takes);
+        endpoints.into_iter().zip(answers).map(member).collect()
+    }
+
+    fn answering(
+        own: Endpoint,
+        (node, other): (NodeId, Endpoint),
+        answer: FakeAnswer,
+        takes: Duration,
+    ) -> Self {
         let (address, answer) = (other.local_addr(), Arc::new(answer));
         let answering = tokio::spawn(async move {
             while let Some(Incoming::Channel(channel)) = other.accept().await {
@@ -35,6 +61,10 @@ impl FakeMember {
                     while let Ok(frame) = reader.next(Some(ANSWER_MAX)).await {
                         let Ok(ask) = postcard::from_bytes(&frame.payload) else { return };
                         let (kind, bytes) = answer(ask);
+                        if kind == KIND_SILENT {
+                            std::future::pending::<()>().await;
+                        }
+                        tokio::time::sleep(takes).await;
                         if writer.send(kind, &[&bytes]).await.is_err() {
                             return;
                         }

@@ -1,7 +1,8 @@
-//! Manifests and chunks from members that have a model: one holder after the other, in rounds. What was wrong
-//! with one, a link that blinks or a disk that is busy, may have passed a moment later.
+//! Manifests and chunks from members that have a model: a manifest from one holder after the other, chunks
+//! from a few at once, in rounds. What was wrong with one, a link that blinks or a busy disk, may have
+//! passed a moment later.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
@@ -9,8 +10,10 @@ use exo_machine::Holder;
 use exo_store::{ChunkRef, Manifest, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
+use futures_util::StreamExt;
 
-use crate::bulk::{ChunkSource, FetchError, FetchProgress, Fetcher, RefusedChunks};
+use crate::bulk::{ChunkShare, ChunkSource, FetchError, FetchProgress, Fetcher};
+use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
 use crate::library_error::LibraryError;
 use crate::obtain::Received;
 
@@ -49,7 +52,8 @@ pub(super) async fn manifest(
     }
 }
 
-/// Those of some chunks that are not here: what one holder could not give, the next is asked for.
+/// Those of some chunks that are not here, from a few holders at once, the nearest first: what one holder
+/// could not give, the others are asked for.
 pub(super) async fn chunks(
     endpoint: &Endpoint,
     partial: &Arc<PartialModel>,
@@ -59,34 +63,89 @@ pub(super) async fn chunks(
     received: Received<'_>,
 ) -> Result<(), LibraryError> {
     let mut rounds = Rounds::new(holders);
+    let progress = Mutex::new(progress);
+    let tell = |news: FetchProgress| {
+        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        (*progress)(news);
+    };
     loop {
         let round = rounds.begin().await;
         if round.is_empty() {
             return Err(rounds.error(partial.manifest().name.clone()));
         }
-        for holder in round {
-            let mut refused = RefusedChunks::default();
-            let fetched = async {
-                let missing: Vec<_> = chunks.iter().copied().filter(|c| !partial.has_chunk(*c)).collect();
-                let mut fetcher = Fetcher::dial(endpoint, holder.node, &holder.addresses).await?;
-                let fetched =
-                    fetcher.chunks(partial, &missing, ChunkSource::Disk, &mut refused, progress).await;
-                received(holder.node, fetcher.received());
-                fetched
-            };
-            match fetched.await {
-                // The next holder is asked for what this one did not give.
-                Ok(()) => match refused.last() {
-                    Some(error) => rounds.note(holder, error),
-                    None => return Ok(()),
-                },
-                Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
-                Err(error) => {
-                    error.report();
-                    rounds.note(holder, &error);
+        let mut sources: Vec<Source<'_>> =
+            round.into_iter().map(|holder| Source { holder, refused: RefusedChunks::default() }).collect();
+        loop {
+            let missing: Vec<_> = chunks.iter().copied().filter(|chunk| !partial.has_chunk(*chunk)).collect();
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let shared = SharedChunks::new(&missing);
+            let asks: Vec<_> = sources
+                .into_iter()
+                .map(|source| source.take(endpoint, partial, shared.share(), &tell, received))
+                .collect();
+            let answers: Vec<_> =
+                futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect().await;
+            sources = Vec::new();
+            for (source, taken) in answers {
+                match taken {
+                    Ok(()) => sources.push(source),
+                    Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
+                    Err(error) => {
+                        error.report();
+                        rounds.note(source.holder, &error);
+                    }
                 }
             }
+            if !shared.came_back() {
+                break;
+            }
         }
+        // What they refuse now, they may give in the next round.
+        for source in &sources {
+            if let Some(error) = source.refused.last() {
+                rounds.note(source.holder, error);
+            }
+        }
+    }
+}
+
+/// A holder that is asked in one round.
+struct Source<'a> {
+    holder: &'a Holder,
+    refused: RefusedChunks,
+}
+
+impl Source<'_> {
+    /// Fetches its share of what is missing, but for what it refused in this round.
+    async fn take(
+        mut self,
+        endpoint: &Endpoint,
+        partial: &Arc<PartialModel>,
+        share: ChunkShare<'_>,
+        mut progress: &(dyn Fn(FetchProgress) + Send + Sync),
+        received: Received<'_>,
+    ) -> (Self, Result<(), FetchError>) {
+        if !share.offer(|chunk| !self.refused.has(chunk)) {
+            return (self, Ok(()));
+        }
+        let dialled = tokio::select! {
+            biased;
+            () = share.over() => return (self, Ok(())),
+            dialled = Fetcher::dial(endpoint, self.holder.node, &self.holder.addresses) => dialled,
+        };
+        let mut fetcher = match dialled {
+            Ok(fetcher) => fetcher,
+            Err(error) => return (self, Err(error)),
+        };
+        let taken =
+            fetcher.chunks(partial, &share, ChunkSource::Disk, &mut self.refused, &mut progress).await;
+        // What shares this node's line with others says nothing of the path.
+        if share.is_alone() {
+            received(self.holder.node, fetcher.received());
+        }
+        (self, taken)
     }
 }
 
@@ -153,7 +212,7 @@ mod tests {
     use exo_store::Store;
 
     use super::*;
-    use crate::bulk::testing::FakeMember;
+    use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_SILENT};
     use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
 
     /// What comes of the demo model from one holder that answers its first `busy` questions for chunks with
@@ -211,5 +270,72 @@ mod tests {
         let error = fetched.unwrap_err().to_string();
         assert!(error.contains("something else than asked for") && !error.contains("tried"), "{error}");
         assert_eq!(asked, 1);
+    }
+
+    fn right(bytes: Vec<u8>) -> (u8, Vec<u8>) {
+        (KIND_BYTES, bytes)
+    }
+
+    /// Fetches the demo model from two holders that take a moment for each answer, of which the second makes
+    /// something of its own of the bytes. Comes back with what each was asked for, in order of the chunks.
+    async fn asked_of_two(second: fn(Vec<u8>) -> (u8, Vec<u8>)) -> [Vec<u32>; 2] {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let (from, asked) = (Arc::new(from), Arc::new(Mutex::new([Vec::new(), Vec::new()])));
+        let answer = |number: usize, send: fn(Vec<u8>) -> (u8, Vec<u8>)| -> FakeAnswer {
+            let (from, asked) = (from.clone(), asked.clone());
+            Box::new(move |ask| {
+                let Ask::Chunk { model, chunk } = ask else { return (KIND_REFUSED, b"no chunk".to_vec()) };
+                asked.lock().unwrap()[number].push(chunk.index);
+                send(from.read_chunk(model, chunk).unwrap())
+            })
+        };
+        let answers = vec![answer(0, right), answer(1, second)];
+        let members = FakeMember::start_all(answers, Duration::from_millis(5)).await;
+        let holders: Vec<Holder> =
+            members.iter().map(|m| Holder { node: m.node, addresses: vec![m.address] }).collect();
+        let all: Vec<ChunkRef> =
+            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+        let own = &members[0].own;
+        super::chunks(own, &partial, &all, &holders, &mut |_| {}, &|_, _| {}).await.unwrap();
+        assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
+        let mut asked = asked.lock().unwrap().clone();
+        asked.iter_mut().for_each(|of_one| of_one.sort_unstable());
+        asked
+    }
+
+    fn all() -> Vec<u32> {
+        (0..82).collect()
+    }
+
+    #[tokio::test]
+    async fn two_holders_share_the_chunks_and_each_is_asked_of_one() {
+        let asked = asked_of_two(right).await;
+        assert!(asked.iter().all(|of_one| !of_one.is_empty()), "{asked:?}");
+        let mut of_both = asked.concat();
+        of_both.sort_unstable();
+        assert_eq!(of_both, all());
+    }
+
+    #[tokio::test]
+    async fn what_one_holder_sends_wrong_comes_from_the_other() {
+        let [first, second] = asked_of_two(|mut bytes| {
+            bytes[0] ^= 1;
+            (KIND_BYTES, bytes)
+        })
+        .await;
+        assert_eq!(first, all());
+        assert!(!second.is_empty() && second.len() < 20, "{second:?}");
+    }
+
+    #[tokio::test]
+    async fn a_holder_that_stalls_holds_the_other_up_for_seconds_and_loses_what_it_was_asked_for() {
+        let begun = Instant::now();
+        let [first, second] = asked_of_two(|bytes| (KIND_SILENT, bytes)).await;
+        assert_eq!((first, second.len()), (all(), 1));
+        assert!(begun.elapsed() < Duration::from_secs(20), "an answer may take 30 s");
     }
 }
