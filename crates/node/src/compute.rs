@@ -30,6 +30,8 @@ pub struct Compute {
     /// The device of this process: the processor, opened when something computes on it; where no worker can
     /// be started, what was asked for.
     here: OnceLock<Opened>,
+    /// What models may have of the memory of the processor, as known at the start.
+    processor_bytes: u64,
     /// In the order in which they were asked for.
     cards: Vec<Card>,
     /// Why nothing is placed on the device of this process, and until when.
@@ -167,8 +169,10 @@ impl Compute {
 
     fn open_asked(asks: Vec<DeviceAsk>, config: &NodeConfig, host: &dyn Host) -> Result<Self, Failure> {
         let (here, sensed) = (OnceLock::new(), Sensed::default());
+        let total = host.processor().memory_total_bytes;
         let compute = Self {
             here,
+            processor_bytes: config.memory_max_bytes.unwrap_or(total).min(total),
             cards: Vec::new(),
             left_out: None,
             is_chosen: false,
@@ -199,7 +203,7 @@ impl Compute {
     /// where it is needed: while it stands in for them all, and for as long as it `is_used` then. Beside
     /// those that the node chose it always does.
     pub fn facts(&self, is_used: bool) -> Vec<DeviceFacts> {
-        let here = self.here.get().map(|(_, facts)| {
+        let here = self.offered_here(is_used).map(|facts| {
             let mut facts = facts.clone();
             if let Some(types) = &self.types {
                 facts.rates_by_type.clone_from(types);
@@ -210,7 +214,6 @@ impl Compute {
             }
             facts
         });
-        let here = here.filter(|_| self.has_both() || self.is_left_to_processor() || is_used);
         let mut facts: Vec<_> = self.cards.iter().map(Card::facts_now).chain(here).collect();
         let can_be_used = |facts: &&mut DeviceFacts| facts.support != SupportClass::Unsupported;
         if let Some((device, why)) = &self.why
@@ -219,6 +222,12 @@ impl Compute {
             first.support_reason = both(&first.support_reason, why);
         }
         facts
+    }
+
+    /// The device of this process where it counts, as it was opened.
+    fn offered_here(&self, is_used: bool) -> Option<&DeviceFacts> {
+        let here = self.here.get().map(|(_, facts)| facts);
+        here.filter(|_| self.has_both() || self.is_left_to_processor() || is_used)
     }
 
     /// Whether there is no graphics processor, or none that is not in quarantine.
@@ -311,12 +320,12 @@ impl Compute {
     }
 
     /// Memory of every device that models may ever be placed on.
-    pub fn memory(&self, config: &NodeConfig, host: &dyn Host) -> BTreeMap<DeviceId, u64> {
+    pub fn memory(&self) -> BTreeMap<DeviceId, u64> {
+        let all = self.cards.iter().map(|card| &card.facts).chain(self.offered_here(false));
         let mut memory: BTreeMap<_, _> =
-            self.facts(false).into_iter().map(|d| (d.id, d.memory_total_bytes)).collect();
+            all.map(|facts| (facts.id.clone(), facts.memory_total_bytes)).collect();
         if !self.cards.is_empty() {
-            let total = host.processor().memory_total_bytes;
-            memory.insert(DeviceId::cpu(), config.memory_max_bytes.unwrap_or(total).min(total));
+            memory.insert(DeviceId::cpu(), self.processor_bytes);
         }
         memory
     }
@@ -467,7 +476,10 @@ mod tests {
         let here: OnceLock<Opened> = OnceLock::from((device as Arc<dyn Device>, facts));
         let (cards, left_out, is_chosen, why, types) = (Vec::new(), None, false, None, None);
         let sensed = Sensed::default();
-        let mut compute = Compute { here, cards, left_out, is_chosen, why, sensed, types };
+        let processor_bytes = 0; // of no use without cards
+        let mut compute = Compute { here, processor_bytes, cards, left_out, is_chosen, why, sensed, types };
+        let total_bytes = compute.facts(false)[0].memory_total_bytes;
+        assert_eq!(compute.memory(), BTreeMap::from([(id.clone(), total_bytes)]));
         let until = Time::from_millis(10);
         assert_eq!(compute.leave_out_here(&DeviceId("cuda:1".to_owned()), until, "wrong"), None);
         assert!(compute.leave_out_here(&id, until, "it was wrong").is_some());

@@ -23,8 +23,6 @@ use exo_accelerators::chain;
 /// Longest time one step may take on a device in this process: a chunk of prompt on a slow processor takes
 /// seconds.
 pub const STEP_MAX: Duration = Duration::from_secs(120);
-/// How often an idle thread looks whether it is still wanted.
-const IDLE: Duration = Duration::from_millis(500);
 /// How often a thread tells how far the weights are on their way to memory.
 const REPACK_LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Weights of less than this are read fast from pages of any size.
@@ -115,6 +113,7 @@ impl ThreadHost {
 
     pub(crate) fn stop(&mut self) {
         self.cancel.cancel();
+        // Wakes it where it waits for work.
         self.orders = None;
     }
 }
@@ -194,9 +193,13 @@ impl RepackProgress {
         Self { id, began: now, told: now, unpacked_bytes, slower_because }
     }
 
-    /// How long to wait for work before the next look.
-    fn patience(&self) -> Duration {
-        if self.unpacked_bytes > 0 { REPACK_LOOK_EVERY } else { IDLE }
+    /// The next order; gives up waiting where another look is due. Once all is packed, only an order or the
+    /// end of who gives them wakes the thread.
+    fn wait(&self, inbox: &Receiver<Order>) -> Result<Order, RecvTimeoutError> {
+        match self.unpacked_bytes {
+            0 => inbox.recv().map_err(RecvTimeoutError::from),
+            _ => inbox.recv_timeout(REPACK_LOOK_EVERY),
+        }
     }
 
     /// Looks, if it is time to.
@@ -267,7 +270,7 @@ fn serve(
 ) {
     loop {
         repacking.look(engine, events);
-        let StepJob { commands, frame, rows } = match inbox.recv_timeout(repacking.patience()) {
+        let StepJob { commands, frame, rows } = match repacking.wait(inbox) {
             Ok(Order::Compute(job)) => job,
             Ok(Order::Rewire { keep }) => {
                 engine.reset(&keep);

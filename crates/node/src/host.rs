@@ -1,6 +1,7 @@
 //! What a node asks of the system around it, so that an app can answer differently from a server.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use exo_types::{DeviceFacts, MemoryDomain};
 
@@ -50,8 +51,16 @@ impl Host for SystemHost {
     }
 
     fn memory_domain(&self) -> Option<MemoryDomain> {
+        // No process outlives the start of the system that drew it.
+        static BOOT_ID: OnceLock<String> = OnceLock::new();
         let root = Path::new("/");
-        exo_device::memory_domain(&exo_device::boot_id(root)?, root)
+        let boot = if let Some(known) = BOOT_ID.get() {
+            known
+        } else {
+            let read = exo_device::boot_id(root)?;
+            BOOT_ID.get_or_init(|| read)
+        };
+        exo_device::memory_domain(boot, root)
     }
 
     fn platform(&self) -> String {
@@ -66,11 +75,28 @@ impl Host for SystemHost {
         system.refresh_processes_specifics(sysinfo::ProcessesToUpdate::Some(&[pid]), true, memory);
         system.process(pid).map(sysinfo::Process::memory)
     }
+
     fn home(&self) -> Option<PathBuf> {
         std::env::home_dir()
     }
 
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))] // which says at what start of the system a process runs
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_this_machine_is_the_same_each_time_that_it_is_asked_for() {
+        let root = Path::new("/");
+        let read = exo_device::memory_domain(&exo_device::boot_id(root).unwrap(), root).unwrap();
+        for _ in 0..2 {
+            let domain = SystemHost.memory_domain().unwrap();
+            assert_eq!(domain.id, read.id);
+            assert!(domain.free_bytes > 0);
+        }
     }
 }

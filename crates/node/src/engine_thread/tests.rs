@@ -368,6 +368,20 @@ fn a_sequence_beside_a_lost_one_goes_on_as_if_it_had_been_alone() {
     }
 }
 
+#[test]
+fn a_thread_that_waits_for_work_ends_when_it_is_stopped() {
+    let (tell, events) = channel();
+    let device = devices().remove(0);
+    let mut host = ThreadHost::start(request(device), Arc::new(move |event| drop(tell.send(event))));
+    let next = || events.recv_timeout(Duration::from_secs(10)).unwrap();
+    while !matches!(next(), EngineEvent::Ready { .. }) {}
+    // Nothing tells that it waits: by then it does.
+    std::thread::sleep(Duration::from_millis(50));
+    host.stop();
+    let told = next();
+    assert!(matches!(told, EngineEvent::Unloaded { engine: EngineId(1) }), "{told:?}");
+}
+
 fn rewire(keep: &[u64]) -> Order {
     Order::Rewire { keep: keep.iter().map(|&key| exo_types::PageKey(key)).collect() }
 }

@@ -176,7 +176,7 @@ impl Devices {
             DeviceReport { device: device.clone(), state, reason, monitor }
         };
         let reports = devices.iter().map(|device| report(&device.id)).collect();
-        let memory_bytes = self.compute.memory(&self.config, self.host.as_ref());
+        let memory_bytes = self.compute.memory();
         // Read every few seconds with the sensors, off this loop.
         let sensed = self.compute.last_sensed().system.clone();
         let system = sensed.unwrap_or_else(|| SystemState::of(self.host.as_ref()));
