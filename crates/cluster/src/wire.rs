@@ -42,5 +42,6 @@ pub use refusal::{
 };
 
 pub use crate::failures::{
-    CacheMismatch, Missing, MissingPart, PageFault, PipelineBreak, PipelineFailure, SequenceFault, TermEnd,
+    CacheMismatch, ComputeFault, Missing, MissingPart, PageFault, PipelineBreak, PipelineFailure,
+    SequenceFault, TermEnd,
 };

@@ -59,7 +59,7 @@ impl Driver {
                     && self.is_own_attempt(from, attempt)
                     && self.is_in_term(from, failure.term)
                 {
-                    self.setback(now, failure.kind, PipelineFailure::Step(failure.message).into(), out);
+                    self.setback(now, failure.kind, PipelineFailure::Step(failure.why).into(), out);
                 }
             }
             other => {

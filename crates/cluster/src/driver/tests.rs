@@ -2,7 +2,7 @@ use exo_types::{InstanceId, ModelId, SequenceSpec};
 
 use super::*;
 use crate::testing::{MODEL, node, placement, placement_id, result, seq, spec};
-use crate::wire::{SequenceTimes, StepFailure, TokenResult};
+use crate::wire::{ComputeFault, SequenceTimes, StepFailure, TokenResult};
 use crate::{
     InstanceState, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced, WaitReason,
 };
@@ -309,9 +309,9 @@ fn time_in_which_it_is_computed_is_no_pause() {
 fn a_failed_step_is_a_new_attempt_and_the_third_in_a_row_an_error() {
     let (placement, term, sequence) = (placement_id(1, 1), Term::FIRST, seq(1));
     let failed = |attempt| {
-        let (step, stage, message) = (1, 1, "nan".to_owned());
+        let (step, stage, why) = (1, 1, ComputeFault::Engine("nan".to_owned()));
         let (sequences, kind) = (vec![(sequence, Attempt(attempt))], FailureKind::Device);
-        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message })
+        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, why })
     };
     let mut d = running();
     assert_eq!(say(&mut d, 1001, 2, failed(1)), ["submit 2 to 1 for p1 with 4"]);
@@ -335,9 +335,8 @@ fn a_failed_step_is_a_new_attempt_and_the_third_in_a_row_an_error() {
 fn a_grammar_that_cannot_be_followed_is_an_error_at_once() {
     let (placement, term, step, stage) = (placement_id(1, 1), Term::FIRST, 1, 1);
     let (sequences, kind) = (vec![(seq(1), Attempt::FIRST)], FailureKind::Constraint);
-    let message = "no grammar".to_owned();
-    let failed =
-        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message });
+    let why = ComputeFault::Engine("no grammar".to_owned());
+    let failed = DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, why });
     assert_eq!(say(&mut running(), 1001, 2, failed), ["failed Constraint: no grammar"]);
 }
 
@@ -592,9 +591,9 @@ fn only_messages_of_the_last_submission_count() {
     let mut d = second();
     let (placement, term, sequence) = (placement_id(1, 1), Term::FIRST, seq(1));
     let failed = |attempt| {
-        let (kind, message) = (FailureKind::Device, "nan".to_owned());
+        let (kind, why) = (FailureKind::Device, ComputeFault::Engine("nan".to_owned()));
         let (step, stage, sequences) = (1, 1, vec![(sequence, attempt)]);
-        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message })
+        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, why })
     };
     assert!(say(&mut d, 520, 1, started()).is_empty());
     assert_eq!(d.phase(), DriverPhase::Submitted(InstanceId(1)));

@@ -196,6 +196,7 @@ fn unchanged(before: Option<StagePages>, now: StagePages) -> Result<StagePages, 
 mod tests {
     use super::*;
     use crate::StageStatus;
+    use crate::failures::ComputeFault;
     use crate::scheduler::{SchedulerConfig, SchedulerInput};
     use crate::testing::{node, placement, submission};
 
@@ -244,7 +245,7 @@ mod tests {
                 node: from,
                 status: StageStatus::Loading { done_bytes: 1, total_bytes: 2 },
             },
-            false => MissingPart::Engine("why".to_owned()),
+            false => MissingPart::Engine(ComputeFault::Several),
         };
         let missing = Missing { stage: 1, what, waited_ms: 0 };
         s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, missing })
@@ -256,7 +257,7 @@ mod tests {
 
     /// What [`told`] says last is in the way after half a minute.
     fn not_opened() -> PipelineFailure {
-        let missing = Missing { stage: 1, what: MissingPart::Engine("why".to_owned()), waited_ms: 0 };
+        let missing = Missing { stage: 1, what: MissingPart::Engine(ComputeFault::Several), waited_ms: 0 };
         PipelineFailure::NotOpened { seconds: 30, missing: Some(missing) }
     }
 

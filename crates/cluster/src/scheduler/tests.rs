@@ -12,8 +12,8 @@ use exo_types::{Attempt, FailureKind, Pooling, Principal, PromptQuery, Time};
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, serving, submission};
 use crate::wire::{
-    AloneTimes, EndReason, Missing, MissingPart, PhaseTimes, PipelineBreak, SequenceTimes, StepFailure,
-    StepMessage, Submission, TokenResult, TokensMessage,
+    AloneTimes, ComputeFault, EndReason, Missing, MissingPart, PhaseTimes, PipelineBreak, SequenceTimes,
+    StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
 };
 
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
@@ -331,8 +331,8 @@ fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<Strin
 
 fn failed_as(s: &mut Scheduler, step: u64, n: u128, attempt: Attempt, kind: FailureKind) -> Vec<String> {
     let (placement, term) = (s.placement.id, s.term());
-    let (sequences, message) = (vec![(seq(n), attempt)], "broken".to_owned());
-    let failure = StepFailure { placement, term, step, stage: 0, sequences, kind, message };
+    let (sequences, why) = (vec![(seq(n), attempt)], ComputeFault::Engine("broken".to_owned()));
+    let failure = StepFailure { placement, term, step, stage: 0, sequences, kind, why };
     let tokens = TokensMessage { failures: vec![failure], ..back(s, step, vec![]) };
     show(&s.tokens(Time::ZERO, sender(s), &tokens))
 }

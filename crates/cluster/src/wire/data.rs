@@ -8,7 +8,7 @@ use exo_types::{
 use serde::{Deserialize, Serialize};
 
 use super::limits::{COMMANDS_MAX, PAGES_MAX, PAGES_OF_TERM_MAX, SAMPLED_MAX, SEQUENCES_MAX, STAGES_MAX};
-use super::{Missing, PipelineBreak, PipelineFailure};
+use super::{ComputeFault, Missing, PipelineBreak, PipelineFailure};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -424,6 +424,6 @@ pub struct StepFailure {
     pub sequences: Vec<(SequenceId, Attempt)>,
     /// Which class of failure.
     pub kind: FailureKind,
-    /// To be displayed.
-    pub message: String,
+    /// What failed.
+    pub why: ComputeFault,
 }

@@ -333,7 +333,7 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
                     lines.push(format!("step {}: lost {failed:?}, {:?}", told.step, told.results));
                 }
                 StageOutput::Send { message: DataMessage::StepFailed(told), .. } => {
-                    lines.push(format!("told of {:?}: {}", told.sequences, told.message));
+                    lines.push(format!("told of {:?}: {}", told.sequences, told.why));
                 }
                 StageOutput::Send { .. } | StageOutput::Rewire { .. } | StageOutput::NotFinite { .. } => {}
             }

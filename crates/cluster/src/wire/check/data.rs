@@ -9,8 +9,8 @@ use super::super::limits::{
     STEP_TOKENS_MAX, STOP_TOKENS_MAX, scores_bytes,
 };
 use super::super::{
-    DataMessage, Missing, MissingPart, StageCommand, StagePages, StepFailure, StepMessage, Submission,
-    TokenResult, TokensMessage,
+    ComputeFault, DataMessage, Missing, MissingPart, StageCommand, StagePages, StepFailure, StepMessage,
+    Submission, TokenResult, TokensMessage,
 };
 use super::{Check, CheckError, at_most, ensure, text};
 
@@ -51,8 +51,22 @@ impl Check for Missing {
     fn check(&self) -> Result<(), CheckError> {
         match &self.what {
             MissingPart::NotReady { status, .. } => status.check(),
-            MissingPart::Engine(words) => text("bytes of a message", words),
+            MissingPart::Engine(why) => why.check(),
             MissingPart::Unheard { .. } | MissingPart::Term { .. } | MissingPart::Link { .. } => Ok(()),
+        }
+    }
+}
+
+impl Check for ComputeFault {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Engine(words) => text("bytes of a reason", words),
+            Self::NotFinite { .. }
+            | Self::SentNotFinite { .. }
+            | Self::Rows { .. }
+            | Self::Tokens { .. }
+            | Self::Partial { .. }
+            | Self::Several => Ok(()),
         }
     }
 }
@@ -175,6 +189,6 @@ impl Check for PromptReport {
 
 impl Check for StepFailure {
     fn check(&self) -> Result<(), CheckError> {
-        text("message", &self.message)
+        self.why.check()
     }
 }
