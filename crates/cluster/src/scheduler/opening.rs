@@ -12,8 +12,7 @@ use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term, Time, WireDType};
 
 use super::pages::Pages;
 use super::{Scheduler, SchedulerOutput};
-use crate::failures::{CacheMismatch, Missing, MissingPart, PipelineFailure, TermEnd, step_0_waits_for};
-use crate::names::by_id;
+use crate::failures::{CacheMismatch, Missing, MissingPart, PipelineFailure, TermEnd};
 use crate::wire::{StagePages, StepMessage, TokensMessage};
 
 /// After a stage said that it is not there, or a link is not open.
@@ -79,9 +78,9 @@ impl Opening {
         (is_torn || waited > OPENING_MAX).then_some(waited)
     }
 
-    /// What it waits for, to be displayed.
-    pub(super) fn waits_for(&self) -> String {
-        step_0_waits_for(self.missing.as_ref(), &by_id)
+    /// What the last answer said is not there.
+    pub(super) fn missing(&self) -> Option<&Missing> {
+        self.missing.as_ref()
     }
 }
 

@@ -88,8 +88,8 @@ fn show(out: &[SchedulerOutput]) -> Vec<String> {
         SchedulerOutput::Started { sequence, cached_tokens, .. } => {
             format!("started {} behind {cached_tokens}", sequence.request.0)
         }
-        SchedulerOutput::Rejected { sequence, kind, .. } => {
-            format!("rejected {} {kind:?}", sequence.request.0)
+        SchedulerOutput::Rejected { sequence, why, .. } => {
+            format!("rejected {} {:?}", sequence.request.0, why.kind())
         }
         SchedulerOutput::Serving => "serving".to_owned(),
         SchedulerOutput::Step(step) => show_step(step),
@@ -224,7 +224,8 @@ fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     }
     let refused = submit(&mut s, 5, 4, 12);
     assert_eq!(show(&refused), ["rejected 5 QueueFull"]);
-    let [SchedulerOutput::Rejected { busy: Some(busy), .. }] = &refused[..] else { panic!("{refused:?}") };
+    let [SchedulerOutput::Rejected { why, .. }] = &refused[..] else { panic!("{refused:?}") };
+    let busy = why.busy().unwrap();
     assert_eq!((busy.waiting, busy.retry_after_s), (3, 5), "no answer has ended yet");
     assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 2"]);
     assert_eq!(s.stats().queued, 3);

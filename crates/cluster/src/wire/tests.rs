@@ -267,9 +267,9 @@ fn sequence_failed(why: PipelineFailure) -> DataMessage {
 
 fn rejected(waiting: u32, retry_after_s: u32) -> DataMessage {
     let (placement, sequence, attempt) = (placement_id(1, 1), seq(1), Attempt::FIRST);
-    let kind = FailureKind::QueueFull;
-    let (message, busy) = ("why".to_owned(), Some(Busy { waiting, retry_after_s }));
-    DataMessage::Rejected { placement, sequence, attempt, kind, message, busy }
+    let (instance, busy) = (exo_types::InstanceId(1), Busy { waiting, retry_after_s });
+    let why = Rejection::QueueFull { instance, busy };
+    DataMessage::Rejected { placement, sequence, attempt, why }
 }
 
 #[test]
