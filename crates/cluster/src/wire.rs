@@ -14,6 +14,7 @@ pub(crate) mod events;
 pub mod limits;
 mod measurements;
 mod refusal;
+mod rejection;
 mod size;
 #[cfg(test)]
 mod tests;
@@ -30,8 +31,8 @@ pub use control::{
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{
-    AloneTimes, Busy, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages,
-    StepFailure, StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
+    AloneTimes, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StepFailure,
+    StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};
 pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals, PullReport};
@@ -40,7 +41,9 @@ pub use refusal::{
     Busyness, ControlRefusal, InvalidAsk, LogFailure, NoPlan, NotCoordinator, RequestDifference, Undecided,
     UnknownTarget,
 };
+pub use rejection::{Busy, Rejection};
 
 pub use crate::failures::{
-    CacheMismatch, Missing, MissingPart, PageFault, PipelineBreak, PipelineFailure, SequenceFault, TermEnd,
+    CacheMismatch, ComputeFault, Missing, MissingPart, PageFault, PipelineBreak, PipelineFailure,
+    SequenceFault, TermEnd,
 };

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use exo_cluster::wire::{InstanceFailure, NodeReport, PipelineFailure, StageReport};
+use exo_cluster::wire::{ComputeFault, InstanceFailure, NodeReport, PipelineFailure, StageReport};
 use exo_cluster::{
     Action, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, InstanceRequest,
     PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerConfig, WorkerInput,
@@ -199,7 +199,7 @@ impl Cluster {
         self.instance_failures = vec![InstanceFailure {
             placement: id,
             stage: None,
-            why: PipelineFailure::Step("a step was lost".into()),
+            why: PipelineFailure::Step(ComputeFault::Engine("a step was lost".into())),
         }];
         self.report();
         let after = self.settled();

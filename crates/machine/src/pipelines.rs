@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 
 use exo_cluster::wire::{
-    DataMessage, InstanceFailure, MissingPart, StageCommand, StageReport, StepMessage, Submission,
-    TokensMessage, clip,
+    DataMessage, InstanceFailure, MissingPart, Rejection, StageCommand, StageReport, StepMessage, Submission,
+    TokensMessage,
 };
 use exo_cluster::{
     DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
     StageInput, StageMachine, StageOutput, Undeliverable,
 };
-use exo_types::{FailureKind, InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
+use exo_types::{InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
 
 use crate::{DraftAsk, DraftEvent, Effect, NodeMachine, Notice, StepJob};
 
@@ -217,9 +217,8 @@ impl NodeMachine {
             SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens } => {
                 (to, DataMessage::Started { placement, term, sequence, attempt, cached_tokens })
             }
-            SchedulerOutput::Rejected { to, placement, sequence, attempt, kind, message, busy } => {
-                let message = clip(&message);
-                (to, DataMessage::Rejected { placement, sequence, attempt, kind, message, busy })
+            SchedulerOutput::Rejected { to, placement, sequence, attempt, why } => {
+                (to, DataMessage::Rejected { placement, sequence, attempt, why })
             }
             SchedulerOutput::Draft { spec, count } if self.has_draft => {
                 return self.out.push(Effect::Draft(DraftAsk::Guess { instance, spec, count }));
@@ -377,15 +376,8 @@ impl NodeMachine {
             return self.feed_scheduler(placement, SchedulerInput::Submit { from, submission });
         }
         tracing::trace!(peer = %from, got = %placement, %attempt, "a submission to a placement that is not scheduled here");
-        let message = DataMessage::Rejected {
-            placement,
-            sequence: submission.spec.sequence,
-            attempt,
-            kind: FailureKind::InstanceGone,
-            message: format!("{} runs no scheduler for placement {placement}", self.config.name),
-            busy: None,
-        };
-        self.send_data(from, message);
+        let (sequence, why) = (submission.spec.sequence, Rejection::NoScheduler { node: self.me, placement });
+        self.send_data(from, DataMessage::Rejected { placement, sequence, attempt, why });
     }
 
     // ---- losses ----

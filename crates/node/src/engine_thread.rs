@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use exo_backend::{AllocError, CancelToken, Device, Residence, RunError};
 use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_cluster::{ComputeResult, EngineId, FailedSequence, StageGeometry};
+use exo_cluster::{ComputeResult, EngineId, FailedSequence, LoadFault, StageGeometry};
 use exo_engine::{
     Engine, EngineOptions, LoadError, Sampled, SequenceError, StepError, StepInput, StepOutput,
 };
@@ -39,7 +39,7 @@ pub enum EngineEvent {
     /// Told before `Ready` and until there are none.
     Unpacked { engine: EngineId, unpacked_bytes: u64 },
     /// Not loaded; nothing is held.
-    LoadFailed { engine: EngineId, reason: String },
+    LoadFailed { engine: EngineId, kind: LoadFault, detail: String },
     /// A step is done, well or not.
     Computed { engine: EngineId, step: u64, result: ComputeResult, busy: Duration },
     /// Its sequences and kept pages are gone; whatever it computed before was told before.
@@ -100,7 +100,7 @@ impl ThreadHost {
             events(EngineEvent::Unloaded { engine });
         });
         if let Err(e) = spawned {
-            fallback(EngineEvent::LoadFailed { engine, reason: format!("no thread for the shard: {e}") });
+            fallback(not_taken(engine, format!("no thread for the shard: {e}")));
         }
         Self { orders: Some(orders), cancel }
     }
@@ -133,7 +133,7 @@ pub fn run(request: LoadRequest, inbox: &Receiver<Order>, cancel: &CancelToken, 
         // shard.
         let mut engine = match load(request, events) {
             Ok(engine) => engine,
-            Err(error) => return events(EngineEvent::LoadFailed { engine: id, reason: chain(&error) }),
+            Err(error) => return events(not_taken(id, chain(&error))),
         };
         let slower_because = engine.device().residence().mapped_because;
         let repacking = RepackProgress::begin(id, &mut engine, slower_because.clone(), events);
@@ -141,11 +141,13 @@ pub fn run(request: LoadRequest, inbox: &Receiver<Order>, cancel: &CancelToken, 
         serve(id, &mut engine, inbox, repacking, Bounds { cancel, step_max }, events);
     }));
     if outcome.is_err() {
-        events(EngineEvent::LoadFailed {
-            engine: id,
-            reason: "the engine panicked; the log has the place".to_owned(),
-        });
+        events(not_taken(id, "the engine panicked; the log has the place".to_owned()));
     }
+}
+
+/// The device did not take a shard. Such failures are counted.
+fn not_taken(engine: EngineId, detail: String) -> EngineEvent {
+    EngineEvent::LoadFailed { engine, kind: LoadFault::Device, detail }
 }
 
 fn load(request: LoadRequest, events: &Events) -> Result<Engine, LoadError> {

@@ -1,7 +1,9 @@
 //! What a member says on the data channel that is not its to say: what others have said, as it was or bent,
 //! and sequences of its own that no model can take.
 
-use exo_cluster::wire::{DataMessage, EndReason, PipelineBreak, PipelineFailure, SequenceTimes, Submission};
+use exo_cluster::wire::{
+    ComputeFault, DataMessage, EndReason, PipelineBreak, PipelineFailure, SequenceTimes, Submission,
+};
 use exo_machine::{LinkId, Outgoing, Purpose};
 use exo_types::{FailureKind, NodeId, PlacementId, RequestId};
 
@@ -144,7 +146,8 @@ fn bent(message: &DataMessage, bend: Bend, liar: NodeId, number: u64) -> Option<
             let DataMessage::Started { placement, term, sequence, attempt, .. } = *message else {
                 return None;
             };
-            let (kind, why) = (FailureKind::Constraint, PipelineFailure::Step("a lie".to_owned()));
+            let why = PipelineFailure::Step(ComputeFault::Engine("a lie".to_owned()));
+            let kind = FailureKind::Constraint;
             lie = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why };
         }
         Bend::Ended => {

@@ -16,8 +16,8 @@ use exo_types::{DeviceId, PlacementId, SupportClass};
 use super::*;
 use crate::testing::{PLENTY, node, report, request};
 use crate::wire::{
-    Bandwidth, Busyness, ControlReply, DesiredState, HeldModel, InstanceFailure, InvalidAsk, LinkReport,
-    LogFailure, PipelineFailure, StageReport, Undecided,
+    Bandwidth, Busyness, ComputeFault, ControlReply, DesiredState, HeldModel, InstanceFailure, InvalidAsk,
+    LinkReport, LogFailure, PipelineFailure, StageReport, Undecided,
 };
 use crate::{
     Event, InstanceState, LoadFailure, LoadFault, PlaceObjective, RemoveReason, ReplaceReason, StageLoss,
@@ -26,6 +26,10 @@ use crate::{
 
 /// Beside a stage that is there: less than the workspace of another one.
 const TIGHT: u64 = 30 << 20;
+
+fn step_failed(words: &str) -> PipelineFailure {
+    PipelineFailure::Step(ComputeFault::Engine(words.to_owned()))
+}
 
 fn failed_load(kind: LoadFault, detail: &str, failed_loads: u32) -> StageStatus {
     StageStatus::Failed { why: LoadFailure::Fault { kind, detail: detail.into() }, failed_loads }

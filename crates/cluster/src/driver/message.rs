@@ -4,7 +4,7 @@ use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, Term, Tim
 
 use super::{Driver, DriverOutput, InterruptCause, RunState, SUBMIT_AGAIN_AFTER};
 use crate::failures::PipelineFailure;
-use crate::wire::{DataMessage, TokenResult};
+use crate::wire::{DataMessage, Rejection, TokenResult};
 
 impl Driver {
     pub(super) fn message(
@@ -28,10 +28,10 @@ impl Driver {
                     }
                 }
             }
-            DataMessage::Rejected { placement, sequence, attempt, kind, message, busy } => {
+            DataMessage::Rejected { placement, sequence, attempt, why } => {
                 if self.is_from_scheduler(from, placement, sequence, attempt) {
-                    self.busy = busy;
-                    self.rejected(now, kind, message, out);
+                    self.busy = why.busy();
+                    self.rejected(now, &why, out);
                 }
             }
             DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated, times } => {
@@ -59,7 +59,7 @@ impl Driver {
                     && self.is_own_attempt(from, attempt)
                     && self.is_in_term(from, failure.term)
                 {
-                    self.setback(now, failure.kind, PipelineFailure::Step(failure.message).into(), out);
+                    self.setback(now, failure.kind, PipelineFailure::Step(failure.why).into(), out);
                 }
             }
             other => {
@@ -135,19 +135,22 @@ impl Driver {
 
     /// A scheduler that is not there (yet, or any more) is asked again later, and so is one whose queue has
     /// no room for what was accepted before; any other refusal is final.
-    fn rejected(&mut self, now: Time, kind: FailureKind, message: String, out: &mut Vec<DriverOutput>) {
+    fn rejected(&mut self, now: Time, why: &Rejection, out: &mut Vec<DriverOutput>) {
+        let kind = why.kind();
         match (kind, self.run.as_ref().map(|run| run.received)) {
             (FailureKind::InstanceGone, Some(0)) => {
                 self.run = None;
                 self.submit_at = now + SUBMIT_AGAIN_AFTER;
             }
-            (FailureKind::InstanceGone, _) => self.setback(now, kind, InterruptCause::Said(message), out),
+            (FailureKind::InstanceGone, _) => {
+                self.setback(now, kind, InterruptCause::Said(why.to_string()), out);
+            }
             (FailureKind::QueueFull, _) if self.was_accepted() => {
-                tracing::debug!(sequence = %self.sequence(), message, "a full queue is asked again");
+                tracing::debug!(sequence = %self.sequence(), %why, "a full queue is asked again");
                 self.run = None;
                 self.submit_at = now + SUBMIT_AGAIN_AFTER;
             }
-            _ => self.fail(kind, self.with_interruption(message), out),
+            _ => self.fail(kind, self.with_interruption(why.to_string()), out),
         }
     }
 

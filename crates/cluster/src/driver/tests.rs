@@ -2,7 +2,7 @@ use exo_types::{InstanceId, ModelId, SequenceSpec};
 
 use super::*;
 use crate::testing::{MODEL, node, placement, placement_id, result, seq, spec};
-use crate::wire::{SequenceTimes, StepFailure, TokenResult};
+use crate::wire::{Busy, ComputeFault, Rejection, SequenceTimes, StepFailure, TokenResult};
 use crate::{
     InstanceState, RemoveReason, ReplaceReason, StageLoss, StageStatus, StageView, Unplaced, WaitReason,
 };
@@ -309,9 +309,9 @@ fn time_in_which_it_is_computed_is_no_pause() {
 fn a_failed_step_is_a_new_attempt_and_the_third_in_a_row_an_error() {
     let (placement, term, sequence) = (placement_id(1, 1), Term::FIRST, seq(1));
     let failed = |attempt| {
-        let (step, stage, message) = (1, 1, "nan".to_owned());
+        let (step, stage, why) = (1, 1, ComputeFault::Engine("nan".to_owned()));
         let (sequences, kind) = (vec![(sequence, Attempt(attempt))], FailureKind::Device);
-        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message })
+        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, why })
     };
     let mut d = running();
     assert_eq!(say(&mut d, 1001, 2, failed(1)), ["submit 2 to 1 for p1 with 4"]);
@@ -335,9 +335,8 @@ fn a_failed_step_is_a_new_attempt_and_the_third_in_a_row_an_error() {
 fn a_grammar_that_cannot_be_followed_is_an_error_at_once() {
     let (placement, term, step, stage) = (placement_id(1, 1), Term::FIRST, 1, 1);
     let (sequences, kind) = (vec![(seq(1), Attempt::FIRST)], FailureKind::Constraint);
-    let message = "no grammar".to_owned();
-    let failed =
-        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message });
+    let why = ComputeFault::Engine("no grammar".to_owned());
+    let failed = DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, why });
     assert_eq!(say(&mut running(), 1001, 2, failed), ["failed Constraint: no grammar"]);
 }
 
@@ -393,17 +392,24 @@ fn what_was_lost_is_said_once_whoever_says_it_again() {
     }
 }
 
-fn rejected(number: u32, kind: FailureKind, message: &str) -> DataMessage {
-    let (placement, message) = (placement_id(1, number), message.to_owned());
-    let (sequence, attempt) = (seq(1), Attempt::FIRST);
-    DataMessage::Rejected { placement, sequence, attempt, kind, message, busy: None }
+fn rejected(number: u32, why: Rejection) -> DataMessage {
+    let (placement, sequence, attempt) = (placement_id(1, number), seq(1), Attempt::FIRST);
+    DataMessage::Rejected { placement, sequence, attempt, why }
+}
+
+fn not_here() -> Rejection {
+    Rejection::NoScheduler { node: node(1), placement: placement_id(1, 1) }
+}
+
+fn queue_full() -> Rejection {
+    Rejection::QueueFull { instance: InstanceId(1), busy: Busy { waiting: 64, retry_after_s: 7 } }
 }
 
 #[test]
 fn a_scheduler_that_is_not_up_yet_is_asked_again() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    assert!(say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here")).is_empty());
+    assert!(say(&mut d, 10, 1, rejected(1, not_here())).is_empty());
     assert!(feed(&mut d, 400, DriverInput::Tick).is_empty());
     assert_eq!(feed(&mut d, 510, DriverInput::Tick), ["submit 2 to 1 for p1 with 4"]);
     let again = feed(&mut d, 1010, DriverInput::Tick);
@@ -414,7 +420,7 @@ fn a_scheduler_that_is_not_up_yet_is_asked_again() {
 fn a_late_refusal_of_an_older_or_another_submission_does_not_count() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(2, InstanceState::Ready)]));
-    say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here"));
+    say(&mut d, 10, 1, rejected(1, not_here()));
     assert_eq!(d.phase(), DriverPhase::Submitted(InstanceId(1)));
 }
 
@@ -432,8 +438,8 @@ fn an_unanswered_submission_moves_to_the_next_placement() {
 fn a_final_refusal_reaches_the_client_with_its_kind() {
     let mut d = driver();
     feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    let out = say(&mut d, 1, 1, rejected(1, FailureKind::QueueFull, "64 wait"));
-    assert_eq!(out[1], "failed QueueFull: 64 wait");
+    let out = say(&mut d, 1, 1, rejected(1, queue_full()));
+    assert_eq!(out[1], "failed QueueFull: 64 sequences wait for instance i1, its queue holds no more");
     let refused = DriverInput::PlaceRefused { message: "5 bytes are missing".into() };
     assert_eq!(feed(&mut driver(), 1, refused), ["failed InstanceGone: 5 bytes are missing"]);
 }
@@ -508,8 +514,8 @@ fn what_was_accepted_once_asks_a_full_queue_again() {
     let next = DriverInput::Instances(vec![view(2, InstanceState::Ready)]);
     assert_eq!(feed(&mut d, 2000, next), ["submit 2 to 1 for p2 with 4"]);
     let full = |attempt| {
-        let (placement, kind, message) = (placement_id(1, 2), FailureKind::QueueFull, "64 wait".to_owned());
-        DataMessage::Rejected { placement, sequence, attempt: Attempt(attempt), kind, message, busy: None }
+        let (placement, attempt, why) = (placement_id(1, 2), Attempt(attempt), queue_full());
+        DataMessage::Rejected { placement, sequence, attempt, why }
     };
     for n in 2..10 {
         let ms = 2000 + 500 * u64::from(n - 2);
@@ -585,22 +591,22 @@ fn only_messages_of_the_last_submission_count() {
     let second = || {
         let mut d = driver();
         feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-        say(&mut d, 10, 1, rejected(1, FailureKind::InstanceGone, "not here"));
+        say(&mut d, 10, 1, rejected(1, not_here()));
         assert_eq!(feed(&mut d, 510, DriverInput::Tick), ["submit 2 to 1 for p1 with 4"]);
         d
     };
     let mut d = second();
     let (placement, term, sequence) = (placement_id(1, 1), Term::FIRST, seq(1));
     let failed = |attempt| {
-        let (kind, message) = (FailureKind::Device, "nan".to_owned());
+        let (kind, why) = (FailureKind::Device, ComputeFault::Engine("nan".to_owned()));
         let (step, stage, sequences) = (1, 1, vec![(sequence, attempt)]);
-        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, message })
+        DataMessage::StepFailed(StepFailure { placement, term, step, stage, sequences, kind, why })
     };
     assert!(say(&mut d, 520, 1, started()).is_empty());
     assert_eq!(d.phase(), DriverPhase::Submitted(InstanceId(1)));
     assert!(token(&mut d, 520, 2, result(1, 4, 7)).is_empty());
     assert!(say(&mut d, 520, 1, ended(EndReason::StopToken, 0)).is_empty());
-    assert!(say(&mut d, 520, 1, rejected(1, FailureKind::QueueFull, "64 wait")).is_empty());
+    assert!(say(&mut d, 520, 1, rejected(1, queue_full())).is_empty());
     assert!(say(&mut d, 520, 2, failed(Attempt(1))).is_empty());
     let own = TokenResult { attempt: Attempt(2), ..result(1, 4, 7) };
     assert_eq!(token(&mut d, 530, 2, own), ["token 7 at 4"]);
@@ -629,8 +635,8 @@ fn a_submission_that_came_too_early_for_the_next_placement_goes_there_with_its_n
     let (kind, why) = (FailureKind::InstanceGone, PipelineFailure::Stopped);
     let failed = DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why };
     assert_eq!(say(&mut d, 1200, 1, failed), ["submit 2 to 1 for p1 with 5"]);
-    let (attempt, message) = (Attempt(2), "p2 is served here".to_owned());
-    let rejected = DataMessage::Rejected { placement, sequence, attempt, kind, message, busy: None };
+    let (attempt, why) = (Attempt(2), Rejection::Placement { got: placement, serving: placement_id(1, 2) });
+    let rejected = DataMessage::Rejected { placement, sequence, attempt, why };
     assert!(say(&mut d, 1201, 1, rejected).is_empty());
     let known = vec![view(1, InstanceState::Ready)];
     assert!(feed(&mut d, 1202, DriverInput::Instances(known)).is_empty(), "it would be refused again");

@@ -5,6 +5,7 @@ use std::fmt;
 use exo_types::{NodeId, Term};
 use serde::{Deserialize, Serialize};
 
+use super::ComputeFault;
 use crate::names::{NodeName, by_id};
 use crate::stage_status::StageStatus;
 
@@ -41,8 +42,8 @@ pub enum MissingPart {
         /// That of the step.
         got: Term,
     },
-    /// The stage's engine cannot compute an empty step. In its own words, which are free.
-    Engine(String),
+    /// The stage's engine cannot compute an empty step.
+    Engine(ComputeFault),
     /// The data link. Where nothing waited there was no room to wait.
     Link {
         /// Where it would lead.
@@ -71,7 +72,7 @@ impl Missing {
             MissingPart::Term { own, got } => {
                 format!("it is in term {own}, and has not seen step 0 of term {got}")
             }
-            MissingPart::Engine(words) => words.clone(),
+            MissingPart::Engine(why) => why.to_string(),
             MissingPart::Link { to } if *waited_ms == 0 => {
                 let to = name(*to);
                 format!("the data link to {to} is not open, and too much waits for links already")

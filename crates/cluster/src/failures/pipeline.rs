@@ -6,7 +6,7 @@ use std::fmt;
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::{Missing, PipelineBreak};
+use super::{ComputeFault, Missing, PipelineBreak};
 use crate::names::{NodeName, by_id};
 
 /// Why a sequence will not be finished by this scheduler, or nothing is scheduled any more.
@@ -55,14 +55,14 @@ pub enum PipelineFailure {
     },
     /// Tokens did not reach their driver.
     Undelivered(Missing),
-    /// A stage could not compute a step. In the words of its engine.
-    Step(String),
+    /// A stage could not compute a step.
+    Step(ComputeFault),
     /// That happened in so many steps in a row.
     Steps {
         /// Number of steps.
         count: u32,
-        /// What the engine said last.
-        words: String,
+        /// Why the last of them did.
+        why: ComputeFault,
     },
     /// The instance was unloaded or placed anew.
     Stopped,
@@ -158,8 +158,8 @@ impl PipelineFailure {
                 format!("step {step} came back without the tokens from {position} on")
             }
             Self::Undelivered(missing) => missing.text(name),
-            Self::Step(words) => words.clone(),
-            Self::Steps { count, words } => format!("{count} steps in a row failed: {words}"),
+            Self::Step(why) => why.to_string(),
+            Self::Steps { count, why } => format!("{count} steps in a row failed: {why}"),
             Self::Stopped => "the instance was unloaded or placed anew".to_owned(),
         }
     }
@@ -217,6 +217,9 @@ mod tests {
             PipelineFailure::Ended(TermEnd::Late { step: 6, waited_ms: 2001 }),
         );
         let ended = TermEnd::Link { peer: node(2), step: 3 };
+        let rows = ComputeFault::Rows { got_bytes: 12, expected_bytes: 16 };
+        let engine = ComputeFault::Engine("no device".to_owned());
+        let refused = Missing { stage: 1, what: MissingPart::Engine(engine), waited_ms: 0 };
         let cases = [
             (gone, "stage 1 on beta is lost"),
             (late, "step 6 did not come back in 2.0 s"),
@@ -228,6 +231,12 @@ mod tests {
                 PipelineFailure::NotOpened { seconds: 30, missing: Some(unheard) },
                 "step 0 did not come back in 30 s: stage 1: beta has not heard of it (waited 7 ms)",
             ),
+            (PipelineFailure::Step(rows.clone()), "the engine returned 12 bytes of rows instead of 16"),
+            (
+                PipelineFailure::Steps { count: 3, why: rows },
+                "3 steps in a row failed: the engine returned 12 bytes of rows instead of 16",
+            ),
+            (PipelineFailure::Undelivered(refused), "stage 1: no device"),
             (
                 PipelineFailure::NotOpened { seconds: 30, missing: None },
                 "step 0 did not come back in 30 s: step 0 is on its way",

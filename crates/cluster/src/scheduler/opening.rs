@@ -12,8 +12,7 @@ use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term, Time, WireDType};
 
 use super::pages::Pages;
 use super::{Scheduler, SchedulerOutput};
-use crate::failures::{CacheMismatch, Missing, MissingPart, PipelineFailure, TermEnd, step_0_waits_for};
-use crate::names::by_id;
+use crate::failures::{CacheMismatch, Missing, MissingPart, PipelineFailure, TermEnd};
 use crate::wire::{StagePages, StepMessage, TokensMessage};
 
 /// After a stage said that it is not there, or a link is not open.
@@ -79,9 +78,9 @@ impl Opening {
         (is_torn || waited > OPENING_MAX).then_some(waited)
     }
 
-    /// What it waits for, to be displayed.
-    pub(super) fn waits_for(&self) -> String {
-        step_0_waits_for(self.missing.as_ref(), &by_id)
+    /// What the last answer said is not there.
+    pub(super) fn missing(&self) -> Option<&Missing> {
+        self.missing.as_ref()
     }
 }
 
@@ -196,6 +195,7 @@ fn unchanged(before: Option<StagePages>, now: StagePages) -> Result<StagePages, 
 mod tests {
     use super::*;
     use crate::StageStatus;
+    use crate::failures::ComputeFault;
     use crate::scheduler::{SchedulerConfig, SchedulerInput};
     use crate::testing::{node, placement, submission};
 
@@ -244,7 +244,7 @@ mod tests {
                 node: from,
                 status: StageStatus::Loading { done_bytes: 1, total_bytes: 2 },
             },
-            false => MissingPart::Engine("why".to_owned()),
+            false => MissingPart::Engine(ComputeFault::Several),
         };
         let missing = Missing { stage: 1, what, waited_ms: 0 };
         s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, missing })
@@ -256,7 +256,7 @@ mod tests {
 
     /// What [`told`] says last is in the way after half a minute.
     fn not_opened() -> PipelineFailure {
-        let missing = Missing { stage: 1, what: MissingPart::Engine("why".to_owned()), waited_ms: 0 };
+        let missing = Missing { stage: 1, what: MissingPart::Engine(ComputeFault::Several), waited_ms: 0 };
         PipelineFailure::NotOpened { seconds: 30, missing: Some(missing) }
     }
 

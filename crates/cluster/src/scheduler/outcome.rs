@@ -138,7 +138,7 @@ impl Scheduler {
         let behind: BTreeSet<u64> = self.in_flight.iter().flat_map(Flight::tickets).map(|(t, _)| t).collect();
         self.tickets_lost = &lost & &behind;
         for failure in failures {
-            let why = PipelineFailure::Step(failure.message.clone());
+            let why = PipelineFailure::Step(failure.why.clone());
             for &(sequence, attempt) in &failure.sequences {
                 self.fail_attempt(sequence, attempt, failure.kind, &why, out);
             }
@@ -149,7 +149,7 @@ impl Scheduler {
             (None, false) => self.failures_in_row, // only commands or what is known: says nothing new of the device
         };
         if let Some(failure) = news.filter(|_| self.failures_in_row >= FAILURES_IN_ROW_MAX) {
-            let why = PipelineFailure::Steps { count: FAILURES_IN_ROW_MAX, words: failure.message.clone() };
+            let why = PipelineFailure::Steps { count: FAILURES_IN_ROW_MAX, why: failure.why.clone() };
             self.fail_instance(failure.kind, Some(failure.stage), why, out);
         }
     }

@@ -4,13 +4,13 @@
 //! an equal one is answered again with what was said, a higher one takes the place of the one before, which
 //! ends in silence.
 
-use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, Time};
+use exo_types::{Attempt, NodeId, PlacementId, SequenceId, Time};
 
 use super::ended::{End, EndedSequence};
 use super::pages::Need;
 use super::queue::Waiting;
 use super::{Scheduler, SchedulerOutput};
-use crate::wire::{Busy, EndReason, SequenceTimes, Submission};
+use crate::wire::{Busy, EndReason, Rejection, SequenceTimes, Submission};
 
 /// What is known of a sequence that is submitted.
 enum PriorSubmission {
@@ -19,6 +19,8 @@ enum PriorSubmission {
     Same,
     /// An earlier one, which ends.
     Earlier,
+    /// One that this submission does not take the place of.
+    Other(Rejection),
 }
 
 impl Scheduler {
@@ -33,23 +35,20 @@ impl Scheduler {
         submission.spec.principal = submission.spec.principal.at(from);
         let sequence = submission.spec.sequence;
         let refusal = match self.compare(from, &submission) {
-            Ok(PriorSubmission::Same) => return out.extend(self.said_before(sequence)),
-            Ok(PriorSubmission::Earlier) => {
+            PriorSubmission::Same => return out.extend(self.said_before(sequence)),
+            PriorSubmission::Earlier => {
                 self.queue.remove(sequence);
                 self.release(sequence);
-                self.refusal(from, &submission)
+                self.refusal(now, from, &submission)
             }
-            Ok(PriorSubmission::Nothing) => self.refusal(from, &submission),
-            Err(message) => Some((FailureKind::Protocol, message)),
+            PriorSubmission::Nothing => self.refusal(now, from, &submission),
+            PriorSubmission::Other(why) => Some(why),
         };
         let (to, attempt, term) = (from, submission.attempt, self.term());
         match refusal {
-            Some((kind, message)) => {
+            Some(why) => {
                 let placement = submission.placement;
-                let busy = (kind == FailureKind::QueueFull).then(|| self.busy(now));
-                let rejected =
-                    SchedulerOutput::Rejected { to, placement, sequence, attempt, kind, message, busy };
-                out.push(rejected);
+                out.push(SchedulerOutput::Rejected { to, placement, sequence, attempt, why });
             }
             None => {
                 let queue_ahead = self.queue.len() as u32;
@@ -61,27 +60,27 @@ impl Scheduler {
     }
 
     /// What is known here of the sequence, or why the submission is none of its.
-    fn compare(&self, from: NodeId, submission: &Submission) -> Result<PriorSubmission, String> {
+    fn compare(&self, from: NodeId, submission: &Submission) -> PriorSubmission {
         let (sequence, got) = (submission.spec.sequence, submission.attempt);
         let ended = || self.ended.get(sequence).map(|ended| (ended.driver, ended.attempt));
         let Some((driver, known)) = self.attempt_of(sequence).or_else(ended) else {
-            return Ok(PriorSubmission::Nothing);
+            return PriorSubmission::Nothing;
         };
         if submission.placement != self.placement.id {
-            return Ok(PriorSubmission::Nothing); // refused by its name
+            return PriorSubmission::Nothing; // refused by its name
         }
         if driver != from {
-            return Err(format!("sequence {sequence} belongs to another driver than {from}"));
+            return PriorSubmission::Other(Rejection::OtherDriver { sequence, node: from });
         }
         if got < known {
             tracing::trace!(%from, %sequence, %got, %known, "an earlier submission than the last");
-            return Err(format!("attempt {got} of sequence {sequence} was submitted after attempt {known}"));
+            return PriorSubmission::Other(Rejection::Earlier { sequence, got, known });
         }
         if got > known {
             tracing::trace!(%from, %sequence, %got, %known, "a later submission takes the place of the last");
-            return Ok(PriorSubmission::Earlier);
+            return PriorSubmission::Earlier;
         }
-        Ok(PriorSubmission::Same)
+        PriorSubmission::Same
     }
 
     /// Driver and attempt of a sequence that is queued or running.
@@ -110,56 +109,42 @@ impl Scheduler {
         self.ended.get(sequence).map(|ended| ended.output(sequence))
     }
 
-    fn refusal(&self, from: NodeId, submission: &Submission) -> Option<(FailureKind, String)> {
+    fn refusal(&self, now: Time, from: NodeId, submission: &Submission) -> Option<Rejection> {
         let Submission { placement, spec, max_tokens, .. } = submission;
-        let (context, history) = (self.placement.context_tokens, spec.history.len());
+        let (context_tokens, max_tokens) = (self.placement.context_tokens, *max_tokens);
+        let history_tokens = spec.history.len() as u64;
         if let Some(why) = &self.over {
-            return Some((FailureKind::InstanceGone, why.to_string()));
+            return Some(Rejection::Over(why.clone()));
         }
         let (instance, serving) = (self.placement.instance, self.placement.id);
         if *placement != serving {
             tracing::trace!(%from, got = %placement, %serving, "a submission to another placement");
-            let message = format!("placement {placement} was asked for, {serving} is served here");
-            return Some((FailureKind::InstanceGone, message));
+            return Some(Rejection::Placement { got: *placement, serving });
         }
         // Between two terms sequences wait; before the first it is not known what has room.
         if let Some(opening) = self.opening.as_ref().filter(|_| self.cache.is_none()) {
-            let message = format!("{instance} is being wired: {}", opening.waits_for());
-            return Some((FailureKind::InstanceGone, message));
+            return Some(Rejection::Opening { instance, missing: opening.missing().cloned() });
         }
         if spec.driver != from {
-            let message = format!("sequence {} belongs to another driver than {from}", spec.sequence);
-            return Some((FailureKind::Protocol, message));
+            return Some(Rejection::OtherDriver { sequence: spec.sequence, node: from });
         }
-        if history == 0 || history >= context as usize || *max_tokens == 0 {
-            let message = format!(
-                "{history} tokens of prompt and {max_tokens} more were asked of a context of {context}"
-            );
-            return Some((FailureKind::Protocol, message));
+        if history_tokens == 0 || history_tokens >= u64::from(context_tokens) || max_tokens == 0 {
+            return Some(Rejection::Context { history_tokens, max_tokens, context_tokens });
         }
         let vocab = self.config.vocab;
         #[cfg(feature = "planted")]
         let vocab = if self.has_bug(super::planted::SchedulerBug::AnyToken) { u32::MAX } else { vocab };
-        if let Some(token) = spec.history.iter().find(|token| **token >= vocab) {
-            let message = format!("token {token} is not below the vocabulary's {vocab}");
-            return Some((FailureKind::Protocol, message));
+        if let Some(&token) = spec.history.iter().find(|token| **token >= vocab) {
+            return Some(Rejection::Token { token, vocab });
         }
         let tokens = self.tokens_max(submission);
-        let (needed, total) = (self.pages.needed(tokens), self.pages.total());
-        if needed > total {
-            let message = format!(
-                "{history} tokens of prompt and up to {} of answer need {needed} pages of keys and values, the \
-                 cache has {total}; ask for fewer tokens, or place the model with a larger cache",
-                tokens as usize - history
-            );
-            return Some((FailureKind::OutOfMemory, message));
+        let (needed_pages, pages) = (self.pages.needed(tokens), self.pages.total());
+        if needed_pages > pages {
+            let answer_tokens = u64::from(tokens) - history_tokens;
+            return Some(Rejection::Cache { history_tokens, answer_tokens, needed_pages, pages });
         }
-        self.queue.is_full_for(submission).then(|| {
-            let waiting = self.queue.len();
-            let message =
-                format!("{waiting} sequences wait for instance {instance}, its queue holds no more");
-            (FailureKind::QueueFull, message)
-        })
+        let is_full = self.queue.is_full_for(submission);
+        is_full.then(|| Rejection::QueueFull { instance, busy: self.busy(now) })
     }
 
     /// How full the queue is, and when half of it should have gone.

@@ -12,8 +12,8 @@ use exo_types::{Attempt, FailureKind, Pooling, Principal, PromptQuery, Time};
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, serving, submission};
 use crate::wire::{
-    AloneTimes, EndReason, Missing, MissingPart, PhaseTimes, PipelineBreak, SequenceTimes, StepFailure,
-    StepMessage, Submission, TokenResult, TokensMessage,
+    AloneTimes, ComputeFault, EndReason, Missing, MissingPart, PhaseTimes, PipelineBreak, SequenceTimes,
+    StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
 };
 
 /// A scheduler over the nodes `on`, each stage with `pages` pages of 4 tokens.
@@ -88,8 +88,8 @@ fn show(out: &[SchedulerOutput]) -> Vec<String> {
         SchedulerOutput::Started { sequence, cached_tokens, .. } => {
             format!("started {} behind {cached_tokens}", sequence.request.0)
         }
-        SchedulerOutput::Rejected { sequence, kind, .. } => {
-            format!("rejected {} {kind:?}", sequence.request.0)
+        SchedulerOutput::Rejected { sequence, why, .. } => {
+            format!("rejected {} {:?}", sequence.request.0, why.kind())
         }
         SchedulerOutput::Serving => "serving".to_owned(),
         SchedulerOutput::Step(step) => show_step(step),
@@ -224,7 +224,8 @@ fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     }
     let refused = submit(&mut s, 5, 4, 12);
     assert_eq!(show(&refused), ["rejected 5 QueueFull"]);
-    let [SchedulerOutput::Rejected { busy: Some(busy), .. }] = &refused[..] else { panic!("{refused:?}") };
+    let [SchedulerOutput::Rejected { why, .. }] = &refused[..] else { panic!("{refused:?}") };
+    let busy = why.busy().unwrap();
     assert_eq!((busy.waiting, busy.retry_after_s), (3, 5), "no answer has ended yet");
     assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 2"]);
     assert_eq!(s.stats().queued, 3);
@@ -331,8 +332,8 @@ fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<Strin
 
 fn failed_as(s: &mut Scheduler, step: u64, n: u128, attempt: Attempt, kind: FailureKind) -> Vec<String> {
     let (placement, term) = (s.placement.id, s.term());
-    let (sequences, message) = (vec![(seq(n), attempt)], "broken".to_owned());
-    let failure = StepFailure { placement, term, step, stage: 0, sequences, kind, message };
+    let (sequences, why) = (vec![(seq(n), attempt)], ComputeFault::Engine("broken".to_owned()));
+    let failure = StepFailure { placement, term, step, stage: 0, sequences, kind, why };
     let tokens = TokensMessage { failures: vec![failure], ..back(s, step, vec![]) };
     show(&s.tokens(Time::ZERO, sender(s), &tokens))
 }

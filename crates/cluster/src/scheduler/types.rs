@@ -7,7 +7,7 @@ use std::time::Duration;
 use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec, Term};
 
 use crate::failures::{Missing, PipelineBreak, PipelineFailure};
-use crate::wire::{Busy, EndReason, SequenceTimes, StepMessage, Submission};
+use crate::wire::{EndReason, Rejection, SequenceTimes, StepMessage, Submission};
 
 /// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -226,12 +226,8 @@ pub enum SchedulerOutput {
         sequence: SequenceId,
         /// Which submission of it.
         attempt: Attempt,
-        /// Which class of failure.
-        kind: FailureKind,
-        /// To be displayed.
-        message: String,
-        /// With [`FailureKind::QueueFull`]: how full, and when to come back.
-        busy: Option<Busy>,
+        /// What is in the way.
+        why: Rejection,
     },
     /// Step 0 of the term is back: every stage is there, and steps get through. Report it.
     Serving,

@@ -7,7 +7,8 @@ use exo_types::{Attempt, FailureKind, NodeId, SequenceId, StepSequence, Time, Wi
 
 use super::{ComputeResult, Computing, FailedSequence, StageMachine, StageOutput};
 use crate::wire::{
-    DataMessage, Missing, MissingPart, StepFailure, StepMessage, TokenResult, TokensMessage, clip,
+    ComputeFault, DataMessage, Missing, MissingPart, StepFailure, StepMessage, TokenResult, TokensMessage,
+    clip,
 };
 
 impl StageMachine {
@@ -20,81 +21,83 @@ impl StageMachine {
                 "the engine is done with a step that it was not given"
             );
         };
-        let checked = self.checked(&done, result, out);
         // As many as there are stages in front, whatever they told.
         done.computed_us.resize(self.index, 0);
         done.computed_us.push(u32::try_from(now.since(done.began).as_micros()).unwrap_or(u32::MAX));
-        match checked {
-            ComputeResult::Rows(rows) => self.forward(done, rows, out),
-            ComputeResult::Tokens(results) => self.send_tokens(done, results, out),
-            ComputeResult::Partial { results, failed } => {
+        let (is_last, vocab) = (self.is_last(), self.geometry.vocab);
+        match result {
+            ComputeResult::Rows(rows) => match self.rows_fault(&done, &rows, out) {
+                None => self.forward(done, rows, out),
+                Some(why) => self.step_failed(done, FailureKind::Device, why, out),
+            },
+            ComputeResult::Tokens(results) if is_last && are_of(&done, &results, &[], vocab) => {
+                self.send_tokens(done, results, out);
+            }
+            ComputeResult::Tokens(results) => {
+                let why = ComputeFault::Tokens { tokens: results.len() as u64 };
+                self.step_failed(done, FailureKind::Device, why, out);
+            }
+            ComputeResult::Partial { results, failed }
+                if is_last && are_of(&done, &results, &failed, vocab) =>
+            {
+                let spoilt = failed.iter().find(|failed| failed.is_not_finite);
+                out.extend(spoilt.map(|failed| not_finite_for(failed.sequence)));
                 let lost = failed.into_iter().filter_map(|failed| Lost::one(&mut done, failed)).collect();
                 self.lose(&mut done, self.index, lost, out);
                 self.send_tokens(done, results, out);
             }
-            ComputeResult::Failed { message, .. } if step == 0 => {
-                // An engine that cannot do nothing will not do more: the scheduler asks again.
-                let (placement, term) = (self.placement.id, self.term);
-                let (stage, what) = (self.index as u32, MissingPart::Engine(clip(&message)));
-                let missing = Missing { stage, what, waited_ms: 0 };
-                let message = DataMessage::NotWired { placement, term, stage, step, missing };
-                out.push(StageOutput::Send { to: self.upward(), message });
+            ComputeResult::Partial { results, failed } => {
+                let (tokens, failed) = (results.len() as u64, failed.len() as u64);
+                self.step_failed(done, FailureKind::Device, ComputeFault::Partial { tokens, failed }, out);
             }
             ComputeResult::Failed { kind, message } => {
-                let lost = Lost::all(&mut done, kind, &message);
-                if lost.is_empty() {
-                    // A command that it refused: what it keeps is not what the scheduler believes.
-                    tracing::warn!(step, ?kind, message, "a step of commands alone failed");
-                }
-                self.lose(&mut done, self.index, lost, out);
-                if self.is_last() {
-                    self.send_tokens(done, Vec::new(), out)
-                } else {
-                    self.forward(done, Bytes::new(), out)
-                }
+                self.step_failed(done, kind, ComputeFault::Engine(clip(&message)), out);
             }
         }
     }
 
-    /// The result, or a failure if it is not one of this step.
-    fn checked(&self, done: &Computing, result: ComputeResult, out: &mut Vec<StageOutput>) -> ComputeResult {
-        let message = match &result {
-            ComputeResult::Failed { .. } => return result,
-            ComputeResult::Rows(rows) => {
-                let expected_bytes = self.rows_bytes(done.frame.token_count());
-                if !self.is_last() && rows.len() == expected_bytes {
-                    match not_finite(rows) {
-                        None => return result,
-                        // Every stage behind would keep pages of it, and the sampler would draw from nothing.
-                        Some(at) => {
-                            let (row, hidden) = (self.row_of(at), self.geometry.hidden);
-                            let message =
-                                format!("the device gave no number in row {row} of {hidden} elements");
-                            let first = done.frame.sequences.first();
-                            out.extend(first.map(|part| not_finite_for(part.sequence)));
-                            return ComputeResult::Failed { kind: FailureKind::Device, message };
-                        }
-                    }
-                }
-                format!("the engine returned {} bytes of rows instead of {expected_bytes}", rows.len())
-            }
-            ComputeResult::Tokens(tokens) => {
-                if self.is_last() && are_of(done, tokens, &[], self.geometry.vocab) {
-                    return result;
-                }
-                format!("the engine returned {} tokens that are not this step's", tokens.len())
-            }
-            ComputeResult::Partial { results, failed } => {
-                if self.is_last() && are_of(done, results, failed, self.geometry.vocab) {
-                    let spoilt = failed.iter().find(|failed| failed.is_not_finite);
-                    out.extend(spoilt.map(|failed| not_finite_for(failed.sequence)));
-                    return result;
-                }
-                let (tokens, failed) = (results.len(), failed.len());
-                format!("the engine returned {tokens} tokens and {failed} failures that are not this step's")
-            }
-        };
-        ComputeResult::Failed { kind: FailureKind::Device, message }
+    /// What is wrong with rows that are to be this step's.
+    fn rows_fault(&self, done: &Computing, rows: &[u8], out: &mut Vec<StageOutput>) -> Option<ComputeFault> {
+        let expected_bytes = self.rows_bytes(done.frame.token_count());
+        if self.is_last() || rows.len() != expected_bytes {
+            let (got_bytes, expected_bytes) = (rows.len() as u64, expected_bytes as u64);
+            return Some(ComputeFault::Rows { got_bytes, expected_bytes });
+        }
+        // Every stage behind would keep pages of it, and the sampler would draw from nothing.
+        let at = not_finite(rows)?;
+        let first = done.frame.sequences.first();
+        out.extend(first.map(|part| not_finite_for(part.sequence)));
+        Some(ComputeFault::NotFinite { row: self.row_of(at), hidden: self.geometry.hidden })
+    }
+
+    /// The step could not be computed: its sequences are lost, and what is left of it goes on.
+    fn step_failed(
+        &mut self,
+        mut done: Computing,
+        kind: FailureKind,
+        why: ComputeFault,
+        out: &mut Vec<StageOutput>,
+    ) {
+        let step = done.frame.step;
+        if step == 0 {
+            // An engine that cannot do nothing will not do more: the scheduler asks again.
+            let (placement, term) = (self.placement.id, self.term);
+            let (stage, what) = (self.index as u32, MissingPart::Engine(why));
+            let missing = Missing { stage, what, waited_ms: 0 };
+            let message = DataMessage::NotWired { placement, term, stage, step, missing };
+            return out.push(StageOutput::Send { to: self.upward(), message });
+        }
+        let lost = Lost::all(&mut done, kind, &why);
+        if lost.is_empty() {
+            // A command that it refused: what it keeps is not what the scheduler believes.
+            tracing::warn!(step, ?kind, %why, "a step of commands alone failed");
+        }
+        self.lose(&mut done, self.index, lost, out);
+        if self.is_last() {
+            self.send_tokens(done, Vec::new(), out);
+        } else {
+            self.forward(done, Bytes::new(), out);
+        }
     }
 
     fn forward(&self, done: Computing, rows: Bytes, out: &mut Vec<StageOutput>) {
@@ -150,14 +153,14 @@ impl StageMachine {
     /// them.
     pub(super) fn refuse_rows(&mut self, coming: &mut Computing, at: usize, out: &mut Vec<StageOutput>) {
         let (row, before) = (self.row_of(at), self.index.saturating_sub(1));
-        let message = format!("stage {before} sent what is no number in row {row}");
-        let lost = Lost::all(coming, FailureKind::Device, &message);
+        let why = ComputeFault::SentNotFinite { stage: before as u32, row };
+        let lost = Lost::all(coming, FailureKind::Device, &why);
         self.lose(coming, before, lost, out);
     }
 
     /// In which row an element is.
-    fn row_of(&self, element: usize) -> usize {
-        element / self.geometry.hidden.max(1) as usize
+    fn row_of(&self, element: usize) -> u64 {
+        element as u64 / u64::from(self.geometry.hidden.max(1))
     }
 
     fn failure(
@@ -165,7 +168,7 @@ impl StageMachine {
         (stage, step): (usize, u64),
         parts: &[StepSequence],
         kind: FailureKind,
-        message: String,
+        why: ComputeFault,
     ) -> StepFailure {
         StepFailure {
             placement: self.placement.id,
@@ -174,7 +177,7 @@ impl StageMachine {
             stage: stage as u32,
             sequences: parts.iter().filter_map(|part| self.attempt_of(part)).collect(),
             kind,
-            message,
+            why,
         }
     }
 
@@ -187,22 +190,22 @@ impl StageMachine {
     /// drivers.
     fn lose(&mut self, done: &mut Computing, stage: usize, lost: Vec<Lost>, out: &mut Vec<StageOutput>) {
         let at = (stage, done.frame.step);
-        let mut by_driver: BTreeMap<(NodeId, FailureKind, String), Vec<StepSequence>> = BTreeMap::new();
-        let mut by_kind: BTreeMap<FailureKind, (String, Vec<StepSequence>)> = BTreeMap::new();
-        for Lost { part, driver, kind, message } in lost {
-            let (of_all, parts) = by_kind.entry(kind).or_insert_with(|| (message.clone(), Vec::new()));
-            if *of_all != message {
-                "its sequences failed, each for a reason of its own".clone_into(of_all);
+        let mut by_driver: BTreeMap<(NodeId, FailureKind, ComputeFault), Vec<StepSequence>> = BTreeMap::new();
+        let mut by_kind: BTreeMap<FailureKind, (ComputeFault, Vec<StepSequence>)> = BTreeMap::new();
+        for Lost { part, driver, kind, why } in lost {
+            let (of_all, parts) = by_kind.entry(kind).or_insert_with(|| (why.clone(), Vec::new()));
+            if *of_all != why {
+                *of_all = ComputeFault::Several;
             }
             parts.push(part.clone());
-            by_driver.entry((driver, kind, message)).or_default().push(part);
+            by_driver.entry((driver, kind, why)).or_default().push(part);
         }
-        for ((to, kind, message), parts) in by_driver {
-            let own = self.failure(at, &parts, kind, message);
+        for ((to, kind, why), parts) in by_driver {
+            let own = self.failure(at, &parts, kind, why);
             out.push(StageOutput::Send { to, message: DataMessage::StepFailed(own) });
         }
-        for (kind, (message, parts)) in by_kind {
-            done.failures.push(self.failure(at, &parts, kind, message));
+        for (kind, (why, parts)) in by_kind {
+            done.failures.push(self.failure(at, &parts, kind, why));
             for part in &parts {
                 if let Some(open) = self.open.get_mut(&part.sequence) {
                     open.lost = true;
@@ -217,15 +220,15 @@ struct Lost {
     part: StepSequence,
     driver: NodeId,
     kind: FailureKind,
-    message: String,
+    why: ComputeFault,
 }
 
 impl Lost {
     /// Takes out all that is left of a step.
-    fn all(done: &mut Computing, kind: FailureKind, message: &str) -> Vec<Self> {
+    fn all(done: &mut Computing, kind: FailureKind, why: &ComputeFault) -> Vec<Self> {
         let parts = std::mem::take(&mut done.frame.sequences);
         let drivers = std::mem::take(&mut done.drivers);
-        let lost = |(part, driver)| Self { part, driver, kind, message: clip(message) };
+        let lost = |(part, driver)| Self { part, driver, kind, why: why.clone() };
         parts.into_iter().zip(drivers).map(lost).collect()
     }
 
@@ -235,7 +238,7 @@ impl Lost {
         let at = done.frame.sequences.iter().position(|part| part.sequence == sequence)?;
         let driver = (at < done.drivers.len()).then(|| done.drivers.remove(at))?;
         let part = done.frame.sequences.remove(at);
-        Some(Self { part, driver, kind, message: clip(&message) })
+        Some(Self { part, driver, kind, why: ComputeFault::Engine(clip(&message)) })
     }
 }
 

@@ -8,7 +8,7 @@ use exo_types::{
 use serde::{Deserialize, Serialize};
 
 use super::limits::{COMMANDS_MAX, PAGES_MAX, PAGES_OF_TERM_MAX, SAMPLED_MAX, SEQUENCES_MAX, STAGES_MAX};
-use super::{Missing, PipelineBreak, PipelineFailure};
+use super::{ComputeFault, Missing, PipelineBreak, PipelineFailure, Rejection};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -60,12 +60,8 @@ pub enum DataMessage {
         sequence: SequenceId,
         /// Which submission of it.
         attempt: Attempt,
-        /// Which class of failure.
-        kind: FailureKind,
-        /// With numbers, to be displayed.
-        message: String,
-        /// With [`FailureKind::QueueFull`]: how full, and when to come back.
-        busy: Option<Busy>,
+        /// What is in the way. Which class of failure that is follows from it.
+        why: Rejection,
     },
     /// Along the pipeline: commands, then a batch.
     Step(StepMessage),
@@ -203,15 +199,6 @@ pub enum EndReason {
     ContextFull,
     /// The driver asked: client gone, or a stop string.
     Cancelled,
-}
-
-/// A queue that takes no more.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Busy {
-    /// Sequences that wait: as many as may.
-    pub waiting: u32,
-    /// When there should be room again.
-    pub retry_after_s: u32,
 }
 
 /// What a stage does to its sequences before the step behind it.
@@ -424,6 +411,6 @@ pub struct StepFailure {
     pub sequences: Vec<(SequenceId, Attempt)>,
     /// Which class of failure.
     pub kind: FailureKind,
-    /// To be displayed.
-    pub message: String,
+    /// What failed.
+    pub why: ComputeFault,
 }

@@ -173,8 +173,8 @@ pub enum EventError {
 
 /// Counts the encodings of events and snapshots, as the journal does: 5 has no members, who are in the log of
 /// trust; 6 has drained nodes, 7 pins and exclusions, 8 what requests loaded, 9 bytes by type of weights and
-/// the width of attention, 10 reasons as closed sets, 11 among them why a pipeline failed.
-const FORMAT: u8 = 11;
+/// the width of attention, 10 reasons as closed sets, 11 among them why a pipeline failed, 12 why a step did.
+const FORMAT: u8 = 12;
 /// In the first byte of what is written, beside the format.
 const HAS_FORMAT: u8 = 0x80;
 /// The last format without such a byte.

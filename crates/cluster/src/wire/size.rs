@@ -114,7 +114,7 @@ fn spec_bytes(spec: &SequenceSpec) -> usize {
 }
 
 fn failure_bytes(failure: &StepFailure) -> usize {
-    REST + failure.message.len() + 32 * failure.sequences.len()
+    REST + failure.why.text_bytes() + 32 * failure.sequences.len()
 }
 
 /// What was asked of a prompt comes with the first token behind it.

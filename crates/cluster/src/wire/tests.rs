@@ -201,7 +201,10 @@ fn data_messages() -> Vec<DataMessage> {
             kept: vec![],
             computed_us: vec![],
         }),
-        sequence_failed(PipelineFailure::Steps { count: 3, words: "why".to_owned() }),
+        sequence_failed(PipelineFailure::Steps {
+            count: 3,
+            why: ComputeFault::NotFinite { row: 2, hidden: 64 },
+        }),
         sequence_failed(not_opened("why")),
         sequence_failed(PipelineFailure::NoToken {
             terms: 3,
@@ -250,7 +253,11 @@ fn data_messages() -> Vec<DataMessage> {
 }
 
 fn not_opened(words: &str) -> PipelineFailure {
-    let missing = Missing { stage: 1, what: MissingPart::Engine(words.to_owned()), waited_ms: 2000 };
+    let missing = Missing {
+        stage: 1,
+        what: MissingPart::Engine(ComputeFault::Engine(words.to_owned())),
+        waited_ms: 2000,
+    };
     PipelineFailure::NotOpened { seconds: 30, missing: Some(missing) }
 }
 
@@ -261,9 +268,9 @@ fn sequence_failed(why: PipelineFailure) -> DataMessage {
 
 fn rejected(waiting: u32, retry_after_s: u32) -> DataMessage {
     let (placement, sequence, attempt) = (placement_id(1, 1), seq(1), Attempt::FIRST);
-    let kind = FailureKind::QueueFull;
-    let (message, busy) = ("why".to_owned(), Some(Busy { waiting, retry_after_s }));
-    DataMessage::Rejected { placement, sequence, attempt, kind, message, busy }
+    let (instance, busy) = (exo_types::InstanceId(1), Busy { waiting, retry_after_s });
+    let why = Rejection::QueueFull { instance, busy };
+    DataMessage::Rejected { placement, sequence, attempt, why }
 }
 
 #[test]
@@ -554,8 +561,9 @@ fn words_of_others_in_reasons_have_a_bound_on_the_wire_and_in_the_log() {
     };
     assert_eq!(Event::decode(&replaced(lost.clone()).encode()), Ok(replaced(lost)));
     let failed = |words: &str| {
-        let in_row = PipelineFailure::Steps { count: 3, words: words.to_owned() };
-        [PipelineFailure::Step(words.to_owned()), in_row, not_opened(words)]
+        let why = ComputeFault::Engine(words.to_owned());
+        let in_row = PipelineFailure::Steps { count: 3, why: why.clone() };
+        [PipelineFailure::Step(why), in_row, not_opened(words)]
     };
     let decoded = |why: PipelineFailure| {
         let event = replaced(ReplaceReason::Failed { times: 1, why });

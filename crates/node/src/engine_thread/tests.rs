@@ -76,7 +76,7 @@ fn told_by(request: LoadRequest, jobs: Vec<StepJob>) -> Vec<(u64, ComputeResult)
     drop(tell);
     let computed = |event| match event {
         EngineEvent::Computed { step, result, .. } => Some((step, result)),
-        EngineEvent::LoadFailed { reason, .. } => panic!("{reason}"),
+        EngineEvent::LoadFailed { detail, .. } => panic!("{detail}"),
         _ => None,
     };
     events.into_iter().filter_map(computed).collect()
@@ -333,7 +333,7 @@ fn sent(device: Arc<dyn Device>, steps: Vec<(Vec<StageCommand>, Vec<StepSequence
                     lines.push(format!("step {}: lost {failed:?}, {:?}", told.step, told.results));
                 }
                 StageOutput::Send { message: DataMessage::StepFailed(told), .. } => {
-                    lines.push(format!("told of {:?}: {}", told.sequences, told.message));
+                    lines.push(format!("told of {:?}: {}", told.sequences, told.why));
                 }
                 StageOutput::Send { .. } | StageOutput::Rewire { .. } | StageOutput::NotFinite { .. } => {}
             }
@@ -406,7 +406,7 @@ fn answers(orders: Vec<Order>, device: Arc<dyn Device>) -> Vec<String> {
         }
         EngineEvent::Computed { step, result, .. } => Some(format!("step {step}: {result:?}")),
         EngineEvent::Rewired { engine } => Some(format!("{engine:?} is rewired")),
-        EngineEvent::LoadFailed { reason, .. } => panic!("{reason}"),
+        EngineEvent::LoadFailed { detail, .. } => panic!("{detail}"),
         _ => None,
     };
     let next = || events.recv_timeout(STEP_MAX).unwrap();

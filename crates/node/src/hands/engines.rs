@@ -208,9 +208,9 @@ impl Engines {
                     News::Loaded(Box::new(LoadedFacts { geometry, weight_bytes, slower_because, draft })),
                 )
             }
-            EngineEvent::LoadFailed { engine, reason } => {
+            EngineEvent::LoadFailed { engine, kind, detail } => {
                 self.engines.remove(&engine);
-                (engine, News::LoadFailed { kind: LoadFault::Device, detail: reason })
+                (engine, News::LoadFailed { kind, detail })
             }
             EngineEvent::WorkerLost { engine, reason } => {
                 if let Some(entry) = self.engines.remove(&engine) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use exo_accelerators::chain;
-use exo_cluster::{ComputeResult, EngineId, STEP_PER_TOKEN};
+use exo_cluster::{ComputeResult, EngineId, LoadFault, STEP_PER_TOKEN};
 use exo_machine::StepJob;
 use exo_types::{FailureKind, Monitor};
 
@@ -91,8 +91,8 @@ struct State {
     /// Why we ended it, and when.
     killed_because: Option<String>,
     killed_since: Option<Instant>,
-    /// Why it does not load.
-    refused: Option<String>,
+    /// Why it does not load, and in whose words.
+    refused: Option<(LoadFault, String)>,
     memory: Option<WorkerMemory>,
     monitor: Option<Monitor>,
     /// It answers nothing more.
@@ -276,14 +276,14 @@ impl Line {
                 drop(state);
                 self.tell(EngineEvent::Ready { engine, loaded, slower_because });
             }
-            FromWorker::LoadFailed { reason } => {
+            FromWorker::LoadFailed { kind, detail } => {
                 let mut state = self.state();
                 if state.is_ready {
                     // A panic in the middle of serving: a loss like any other.
-                    state.kill(reason);
+                    state.kill(detail);
                 } else {
                     // A refusal, not a fault: it ends by itself now, and is told once nothing is held.
-                    state.refused.get_or_insert(reason);
+                    state.refused.get_or_insert((kind, detail));
                     state.stopping_since.get_or_insert_with(Instant::now);
                 }
             }
@@ -373,8 +373,8 @@ impl Line {
             let kind = if is_stopping { FailureKind::InstanceGone } else { FailureKind::StageLost };
             self.failed(step, kind, format!("the device is lost: {reason}"));
         }
-        if let Some(reason) = refused {
-            self.tell(EngineEvent::LoadFailed { engine, reason });
+        if let Some((kind, detail)) = refused {
+            self.tell(EngineEvent::LoadFailed { engine, kind, detail });
         } else if !is_stopping {
             self.tell(EngineEvent::WorkerLost { engine, reason });
         }
@@ -477,7 +477,7 @@ mod tests {
         let mut told = Vec::new();
         loop {
             match events.recv_timeout(LONG).unwrap() {
-                EngineEvent::LoadFailed { reason, .. } => told.push(format!("not loaded: {reason}")),
+                EngineEvent::LoadFailed { detail, .. } => told.push(format!("not loaded: {detail}")),
                 EngineEvent::WorkerLost { reason, .. } => told.push(format!("lost: {reason}")),
                 EngineEvent::Computed { step, result, .. } => told.push(shown(step, &result)),
                 EngineEvent::Unloaded { .. } => break,
@@ -581,6 +581,22 @@ mod tests {
         ];
         assert_eq!(told, expected);
         assert!(!line.begin(Pending::Step(3), LONG), "nothing is there to take another");
+    }
+
+    #[test]
+    fn why_a_worker_did_not_load_is_told_with_its_code() {
+        let (line, events) = two_out(Duration::ZERO);
+        let (kind, detail) = (LoadFault::Open, "no such file".to_owned());
+        line.hear(FromWorker::LoadFailed { kind, detail }, Bytes::new());
+        line.end(&FrameError::Ended);
+        let told: Vec<EngineEvent> = std::iter::from_fn(|| events.try_recv().ok()).collect();
+        let is_it = |event: &EngineEvent| match event {
+            EngineEvent::LoadFailed { kind, detail, .. } => {
+                (*kind, &**detail) == (LoadFault::Open, "no such file")
+            }
+            _ => false,
+        };
+        assert!(told.iter().any(is_it), "{told:?}");
     }
 
     #[test]

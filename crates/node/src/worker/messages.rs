@@ -7,7 +7,7 @@ use bytes::Bytes;
 use exo_accelerators::{DeviceAsk, DeviceInfo, SurveyAsk};
 use exo_backend::MemoryReport;
 use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_cluster::{ComputeResult, EngineId, FailedSequence};
+use exo_cluster::{ComputeResult, EngineId, FailedSequence, LoadFault};
 use exo_engine::EngineOptions;
 use exo_types::{FailureKind, Monitor, PageKey, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
@@ -59,8 +59,11 @@ pub enum FromWorker {
         slower_because: Option<String>,
         memory: WorkerMemory,
     },
+    /// The shard was not loaded, or its engine panicked later.
     LoadFailed {
-        reason: String,
+        kind: LoadFault,
+        /// In the words of what failed.
+        detail: String,
     },
     Computed {
         step: u64,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use exo_accelerators::{DeviceAsk, Survey, SurveyAsk, chain};
 use exo_backend::{CancelToken, Device};
+use exo_cluster::LoadFault;
 use exo_machine::StepJob;
 use exo_types::FailureKind;
 
@@ -131,14 +132,15 @@ fn load<W: Write + Send + 'static>(
     cancel: &CancelToken,
     output: &Output<W>,
 ) {
-    let opened = crate::open_device::open_asked(&load.device, host, false).map_err(|error| chain(&*error));
+    let opened = crate::open_device::open_asked(&load.device, host, false)
+        .map_err(|error| (LoadFault::Device, chain(&*error)));
     let opened = opened.and_then(|(device, _)| {
-        let model = exo_formats::open(Path::new(&load.path)).map_err(|e| chain(&e))?;
+        let model = exo_formats::open(Path::new(&load.path)).map_err(|e| (LoadFault::Open, chain(&e)))?;
         Ok((device, Arc::new(model)))
     });
     let (device, model) = match opened {
         Ok(opened) => opened,
-        Err(reason) => return tell(output, FromWorker::LoadFailed { reason }, &[]),
+        Err((kind, detail)) => return tell(output, FromWorker::LoadFailed { kind, detail }, &[]),
     };
     let events = events(device.clone(), output.clone());
     let reading = watch_device(&device, output);
@@ -195,7 +197,9 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
             let ready = FromWorker::Ready { loaded, slower_because, memory: memory() };
             tell(&output, ready, &[]);
         }
-        EngineEvent::LoadFailed { reason, .. } => tell(&output, FromWorker::LoadFailed { reason }, &[]),
+        EngineEvent::LoadFailed { kind, detail, .. } => {
+            tell(&output, FromWorker::LoadFailed { kind, detail }, &[]);
+        }
         EngineEvent::Computed { step, result, busy, .. } => {
             let (outcome, rows) = ComputeReply::of(result);
             let memory = is_due().then(&memory);

@@ -291,11 +291,8 @@ fn an_instance_is_degraded_while_its_replacement_is_planned_and_nothing_else_is_
     assert!(is_degraded(&bench));
     flip(&mut bench, 3, true);
     let mut troubled = report(1, PLENTY);
-    troubled.instance_failures = vec![InstanceFailure {
-        placement: placed(1),
-        stage: None,
-        why: PipelineFailure::Step("stuck".into()),
-    }];
+    troubled.instance_failures =
+        vec![InstanceFailure { placement: placed(1), stage: None, why: step_failed("stuck") }];
     bench.report(1, troubled);
     bench.all_report(&StageStatus::Serving);
     bench.advance(1);

@@ -188,11 +188,8 @@ fn a_lost_node_does_not_get_its_stage_back_over_a_link_that_is_not_there() {
     // The first and the second do not talk any more.
     let mut cut_off = report(nodes[0].0[0], PLENTY);
     cut_off.unreached = vec![nodes[1]];
-    cut_off.instance_failures = vec![InstanceFailure {
-        placement: placed(1),
-        stage: None,
-        why: PipelineFailure::Step("no link".into()),
-    }];
+    cut_off.instance_failures =
+        vec![InstanceFailure { placement: placed(1), stage: None, why: step_failed("no link") }];
     bench.report(nodes[0].0[0], cut_off);
     assert_eq!(bench.placement().id.number, 2);
     let round = layout(&bench);
@@ -294,11 +291,8 @@ fn trouble_starts_a_new_placement_and_what_has_served_waits_after_the_third_in_a
     for number in 1..=4 {
         let first = bench.placement().stages[0].leader().node.0[0];
         let mut troubled = report(first, PLENTY);
-        troubled.instance_failures = vec![InstanceFailure {
-            placement: placed(number),
-            stage: None,
-            why: PipelineFailure::Step("stuck".into()),
-        }];
+        troubled.instance_failures =
+            vec![InstanceFailure { placement: placed(number), stage: None, why: step_failed("stuck") }];
         bench.report(first, troubled.clone());
         if number < 4 {
             assert_eq!(bench.placement().id.number, number + 1);
@@ -322,11 +316,8 @@ fn trouble_starts_a_new_placement_and_what_has_served_waits_after_the_third_in_a
 fn has_trouble(bench: &mut Bench) {
     let (placement, first) = (bench.placement().id, bench.placement().stages[0].leader().node.0[0]);
     let mut troubled = report(first, PLENTY);
-    troubled.instance_failures = vec![InstanceFailure {
-        placement,
-        stage: None,
-        why: PipelineFailure::Step("no token came back".into()),
-    }];
+    troubled.instance_failures =
+        vec![InstanceFailure { placement, stage: None, why: step_failed("no token came back") }];
     bench.report(first, troubled);
     assert_eq!(bench.placement().id.number, placement.number + 1);
     bench.all_report(&StageStatus::Serving);
@@ -366,11 +357,8 @@ fn a_stage_whose_steps_failed_goes_to_another_device_for_a_minute() {
     let failing = bench.placement().stages[1].leader().node;
     let first = bench.placement().stages[0].leader().node;
     let mut troubled = report(first.0[0], PLENTY);
-    troubled.instance_failures = vec![InstanceFailure {
-        placement: placed(1),
-        stage: Some(1),
-        why: PipelineFailure::Step("NaN".into()),
-    }];
+    troubled.instance_failures =
+        vec![InstanceFailure { placement: placed(1), stage: Some(1), why: step_failed("NaN") }];
     bench.report(first.0[0], troubled);
     assert!(bench.placement().stage_of(failing).is_none(), "{:?}", layout(&bench));
     assert!(reason(&bench).contains("NaN"));
@@ -488,11 +476,8 @@ fn what_fits_only_over_a_pair_that_does_not_talk_waits_and_is_not_planned_again_
 fn the_only_device_is_used_again_although_it_failed() {
     let mut bench = Bench::ready(1, 1);
     let mut troubled = report(1, PLENTY);
-    troubled.instance_failures = vec![InstanceFailure {
-        placement: placed(1),
-        stage: Some(0),
-        why: PipelineFailure::Step("NaN".into()),
-    }];
+    troubled.instance_failures =
+        vec![InstanceFailure { placement: placed(1), stage: Some(0), why: step_failed("NaN") }];
     bench.report(1, troubled);
     assert!(waits_for(&bench).contains("NaN"));
     bench.advance(2);
@@ -504,7 +489,7 @@ fn a_device_that_failed_stages_of_two_instances_is_avoided_by_both() {
     let mut bench = Bench::ready(2, 1);
     let (now, device) = (bench.now, DeviceId::cpu());
     for instance in [InstanceId(1), InstanceId(2)] {
-        let reason = ReplaceReason::Failed { times: 1, why: PipelineFailure::Step("its kernel".into()) };
+        let reason = ReplaceReason::Failed { times: 1, why: step_failed("its kernel") };
         bench.coordinator.avoid_device(now, instance, node(1), device.clone(), reason, AVOID_FAILED);
     }
     let avoided = |instance, now| bench.coordinator.avoided(now, InstanceId(instance), node(1), &device);

@@ -1,11 +1,12 @@
 //! A submission that comes again.
 
 use super::*;
+use crate::wire::Rejection;
 
 /// The reason of the only output, a refusal.
-fn refusal(out: &[SchedulerOutput]) -> &str {
+fn refusal(out: &[SchedulerOutput]) -> &Rejection {
     match out {
-        [SchedulerOutput::Rejected { message, .. }] => message,
+        [SchedulerOutput::Rejected { why, .. }] => why,
         other => panic!("{other:?}"),
     }
 }
@@ -33,10 +34,15 @@ fn a_lower_attempt_is_refused_by_name() {
     submit_again(&mut s, 1, 3);
     let out = submit_again(&mut s, 1, 2);
     let sequence = seq(1);
-    assert_eq!(refusal(&out), format!("attempt 2 of sequence {sequence} was submitted after attempt 3"));
+    let (got, known) = (Attempt(2), Attempt(3));
+    assert_eq!(refusal(&out), &Rejection::Earlier { sequence, got, known });
     assert!(cancel(&mut s, 1).is_empty(), "the first submission is not the third");
     tokens(&mut s, 1, vec![TokenResult { attempt: Attempt(3), ..result(1, 4, 99) }]);
-    assert!(refusal(&submit_again(&mut s, 1, 2)).contains("after attempt 3"), "it has ended");
+    assert_eq!(
+        refusal(&submit_again(&mut s, 1, 2)).to_string(),
+        format!("attempt 2 of sequence {sequence} was submitted after attempt 3"),
+        "it has ended"
+    );
 }
 
 #[test]

@@ -9,8 +9,8 @@ use super::super::limits::{
     STEP_TOKENS_MAX, STOP_TOKENS_MAX, scores_bytes,
 };
 use super::super::{
-    DataMessage, Missing, MissingPart, StageCommand, StagePages, StepFailure, StepMessage, Submission,
-    TokenResult, TokensMessage,
+    ComputeFault, DataMessage, Missing, MissingPart, Rejection, StageCommand, StagePages, StepFailure,
+    StepMessage, Submission, TokenResult, TokensMessage,
 };
 use super::{Check, CheckError, at_most, ensure, text};
 
@@ -21,13 +21,7 @@ impl Check for DataMessage {
             Self::Step(step) => step.check(),
             Self::Tokens(tokens) => tokens.check(),
             Self::StepFailed(failure) => failure.check(),
-            Self::Rejected { kind, message, busy, .. } => {
-                let is_full = *kind == exo_types::FailureKind::QueueFull;
-                ensure(busy.is_some() == is_full, "a full queue, and only that, comes with its numbers")?;
-                let retry_after_s = busy.map_or(0, |busy| busy.retry_after_s);
-                at_most("seconds to come back in", retry_after_s as usize, RETRY_S_MAX as usize)?;
-                text("message", message)
-            }
+            Self::Rejected { why, .. } => why.check(),
             Self::PipelineBroken { kind, .. } => {
                 let is_its_own =
                     matches!(kind, exo_types::FailureKind::StageLost | exo_types::FailureKind::Protocol);
@@ -47,12 +41,45 @@ impl Check for DataMessage {
     }
 }
 
+impl Check for Rejection {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Over(why) => why.check(),
+            Self::Opening { missing, .. } => missing.as_ref().map_or(Ok(()), Check::check),
+            Self::QueueFull { busy, .. } => {
+                at_most("seconds to come back in", busy.retry_after_s as usize, RETRY_S_MAX as usize)
+            }
+            Self::NoScheduler { .. }
+            | Self::Placement { .. }
+            | Self::OtherDriver { .. }
+            | Self::Earlier { .. }
+            | Self::Context { .. }
+            | Self::Token { .. }
+            | Self::Cache { .. } => Ok(()),
+        }
+    }
+}
+
 impl Check for Missing {
     fn check(&self) -> Result<(), CheckError> {
         match &self.what {
             MissingPart::NotReady { status, .. } => status.check(),
-            MissingPart::Engine(words) => text("bytes of a message", words),
+            MissingPart::Engine(why) => why.check(),
             MissingPart::Unheard { .. } | MissingPart::Term { .. } | MissingPart::Link { .. } => Ok(()),
+        }
+    }
+}
+
+impl Check for ComputeFault {
+    fn check(&self) -> Result<(), CheckError> {
+        match self {
+            Self::Engine(words) => text("bytes of a reason", words),
+            Self::NotFinite { .. }
+            | Self::SentNotFinite { .. }
+            | Self::Rows { .. }
+            | Self::Tokens { .. }
+            | Self::Partial { .. }
+            | Self::Several => Ok(()),
         }
     }
 }
@@ -175,6 +202,6 @@ impl Check for PromptReport {
 
 impl Check for StepFailure {
     fn check(&self) -> Result<(), CheckError> {
-        text("message", &self.message)
+        self.why.check()
     }
 }

@@ -22,7 +22,7 @@ impl Check for PipelineFailure {
             Self::Ended(end) | Self::NoToken { last: end, .. } => end.check(),
             Self::NotOpened { missing, .. } => missing.as_ref().map_or(Ok(()), Check::check),
             Self::Undelivered(missing) => missing.check(),
-            Self::Step(words) | Self::Steps { words, .. } => text("bytes of a reason", words),
+            Self::Step(why) | Self::Steps { why, .. } => why.check(),
             Self::NodeGone { .. }
             | Self::Caches(_)
             | Self::Order { .. }
