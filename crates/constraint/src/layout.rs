@@ -113,7 +113,7 @@ pub enum Arguments {
     /// As one JSON object, of a schema that was read.
     Json(Value),
     /// Each between tags of its own.
-    Tagged(TaggedArguments),
+    Tagged(Box<TaggedArguments>),
 }
 
 /// A part of a call around its arguments.

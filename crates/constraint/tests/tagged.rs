@@ -51,7 +51,7 @@ fn layout(arguments: TaggedArguments) -> Layout {
     let tool = CallShape {
         head: vec![Part::Text("<function=f>\n".to_owned())],
         other_head: Vec::new(),
-        arguments: Arguments::Tagged(arguments),
+        arguments: Arguments::Tagged(arguments.into()),
         tail: Vec::new(),
     };
     let body = Body::Calls(Calls {

@@ -127,7 +127,7 @@ impl<'a> ToolShapes<'a> {
                 unenforced.push(format!("tool `{name}` at `#`: any object is taken, for: {reason}"));
                 shape.call.arguments = match &self.tags {
                     None => Arguments::Json(Schema::object().value),
-                    Some(tags) => Arguments::Tagged(TaggedArguments::any(tags)),
+                    Some(tags) => Arguments::Tagged(TaggedArguments::any(tags).into()),
                 };
             }
         }
@@ -188,7 +188,7 @@ fn written(
     match tags {
         None => Ok((Arguments::Json(schema.clone()), Vec::new())),
         Some(tags) => TaggedArguments::read(schema, tags, strictness)
-            .map(|(arguments, left_out)| (Arguments::Tagged(arguments), left_out)),
+            .map(|(arguments, left_out)| (Arguments::Tagged(arguments.into()), left_out)),
     }
 }
 

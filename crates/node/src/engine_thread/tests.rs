@@ -376,7 +376,7 @@ fn a_thread_that_waits_for_work_ends_when_it_is_stopped() {
     let next = || events.recv_timeout(Duration::from_secs(10)).unwrap();
     while !matches!(next(), EngineEvent::Ready { .. }) {}
     // Nothing tells that it waits: by then it does.
-    std::thread::sleep(Duration::from_millis(50));
+    while events.recv_timeout(Duration::from_millis(50)).is_ok() {}
     host.stop();
     let told = next();
     assert!(matches!(told, EngineEvent::Unloaded { engine: EngineId(1) }), "{told:?}");
