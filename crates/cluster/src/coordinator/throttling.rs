@@ -18,10 +18,10 @@ const COOL_AFTER: Duration = Duration::from_secs(10);
 
 /// Devices that say in their reports that they are slowed down.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ThrottledDevices(BTreeMap<(NodeId, DeviceId), Throttled>);
+pub(super) struct ThrottledDevices(BTreeMap<(NodeId, DeviceId), Throttling>);
 
 #[derive(Clone, Copy, Debug)]
-struct Throttled {
+struct Throttling {
     since: Time,
     /// When it last said so, or said nothing of it.
     last: Time,
@@ -39,7 +39,7 @@ impl ThrottledDevices {
             now.since(throttled.last) < COOL_AFTER
         });
         for device in devices.iter().filter(|device| device.monitor.throttled == Some(true)) {
-            let began = Throttled { since: now, last: now };
+            let began = Throttling { since: now, last: now };
             self.0.entry((node, device.device.clone())).or_insert(began);
         }
     }
