@@ -35,8 +35,8 @@ impl NodeMachine {
 
     /// Carrying out an output may feed membership again; what it says then comes after what it said before.
     pub(crate) fn feed_membership(&mut self, input: Input) {
-        // All that is fed has it look at who was silent for too long: it hears first of members whose messages
-        // are missing, and that live as their data links show. Behind a sleep of this node nobody was silent.
+        // All that is fed has it look at who was silent for too long: it hears first of members whose
+        // messages are missing, and that live as their data links show. Behind a sleep nobody was silent.
         let signs = if matches!(input, Input::Slept) {
             Vec::new()
         } else {
