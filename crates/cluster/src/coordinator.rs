@@ -96,6 +96,8 @@ struct Leading {
     avoided: BTreeMap<(InstanceId, NodeId, DeviceId), Avoided>,
     /// Nodes that are about to end, and when they said so last.
     leaving: BTreeMap<NodeId, Time>,
+    /// When a disk that answers again last made what waits look.
+    disks_back: BTreeMap<NodeId, Time>,
     /// The devices that stages may be on, and since when they are those; nothing before the first look.
     usable: Option<Usable>,
     /// What the links are that plans are made with.
@@ -217,6 +219,7 @@ impl Coordinator {
             watches,
             avoided: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            disks_back: BTreeMap::new(),
             usable: None,
             links: LinkChanges::default(),
             told: BTreeMap::new(),
@@ -265,6 +268,7 @@ impl Coordinator {
         if let Some(leading) = &mut self.leading {
             leading.told.remove(&node);
             leading.leaving.remove(&node);
+            leading.disks_back.remove(&node);
         }
     }
 
@@ -276,8 +280,12 @@ impl Coordinator {
             let is_disk_hung = report.is_disk_hung;
             let before = self.reports.insert(from, report);
             self.heard_at.entry(from).or_insert(now);
-            let is_new = before.is_none_or(|before| before.is_disk_hung && !is_disk_hung);
-            if let Some(leading) = self.leading.as_mut().filter(|_| is_new) {
+            let Some(leading) = &mut self.leading else { return };
+            let is_news = match before {
+                None => true,
+                Some(before) => before.is_disk_hung && !is_disk_hung && leading.note_disk_back(now, from),
+            };
+            if is_news {
                 leading.look_again(now);
             }
         } else {

@@ -72,6 +72,8 @@ pub struct Driver {
     run: Option<SubmittedRun>,
     /// Between an interruption and the next token.
     interruption: Option<Interruption>,
+    /// Since when an answer that another node began has waited for its first run here.
+    awaited_since: Option<Time>,
     /// All pauses that are over.
     paused: Duration,
     /// Whether any submission of it was computed.
@@ -126,6 +128,7 @@ impl Driver {
             attempt: None,
             run: None,
             interruption: None,
+            awaited_since: has_run.then_some(now),
             paused: Duration::ZERO,
             has_run,
             cached_tokens: 0,

@@ -58,6 +58,8 @@ struct Open {
     principal: Principal,
     attempt: Attempt,
     driver: NodeId,
+    /// The same for the same prompt.
+    prompt: [u8; 32],
     /// Positions in its cache, those being computed included.
     length: u32,
     /// A step of it failed here: it is left out of all further steps until it is closed.

@@ -164,9 +164,9 @@ fn of_devices() -> Vec<Bound> {
         ),
         Bound::new(
             "steps in which a device gave what is no number",
-            format!("2 within {}, of two requests", time(non_finite::WITHIN)),
+            format!("2 within {}, of two requests with different prompts", time(non_finite::WITHIN)),
             "machine",
-            "the device is in quarantine: the processor 10 min, a card 6 h or until `exo devices --retry`; its stages go elsewhere",
+            "the device is in quarantine: the processor 10 min, a card as well the first time and 6 h from then on, or until `exo devices --retry`; its stages go elsewhere",
         ),
     ]
 }

@@ -88,6 +88,7 @@ pub use boot::{Boot, MachineConfig};
 pub use effect::*;
 pub use input::*;
 pub use left_cluster::LeftCluster;
+pub use links::{ADDRESSES_APART, TRANSPORTS_APART};
 pub use log::LogLimits;
 pub use machine::Counts;
 pub use notice::Notice;

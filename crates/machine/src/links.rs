@@ -38,6 +38,7 @@ use exo_types::{NodeId, Time, Transport};
 
 use crate::{DialId, Effect, LinkEnd, LinkId, Outgoing, Purpose};
 use addresses::Addresses;
+pub use dialling::{ADDRESSES_APART, TRANSPORTS_APART};
 use held::HeldMessages;
 pub(crate) use incarnations::APART_FOR;
 use incarnations::Incarnations;
@@ -68,8 +69,9 @@ const QUIET: Duration = Duration::from_millis(750);
 /// This machine itself was held up if its timer comes so late: that is not the peers' silence.
 const HELD_UP: Duration = Duration::from_secs(1);
 /// Links of one purpose that a peer may offer at a time; one more ends the oldest. It dials all addresses of
-/// this node side by side, and closes all but the first: on a long way these stand here for a moment, too.
-const OFFERS_MAX: usize = addresses::ADDRESSES_MAX;
+/// this node side by side, over both transports, and closes all but the first: on a long way these stand here
+/// for a moment, too.
+const OFFERS_MAX: usize = 2 * addresses::ADDRESSES_MAX;
 /// A link that opens again within this time is no news for the planner.
 pub(crate) const UNREACHED_AFTER: Duration = Duration::from_secs(2);
 /// Round trips the median is taken over.
@@ -99,6 +101,8 @@ pub enum LinksOutput {
         remote: SocketAddr,
         /// How the link ended.
         reason: LinkEnd,
+        /// Whether it is a control link that was silent while the data link to the member lives.
+        is_outlived: bool,
     },
     /// A message was never sent: its link did not open in time, or too much waits.
     Undeliverable {

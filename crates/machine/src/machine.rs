@@ -514,8 +514,10 @@ impl NodeMachine {
         match output {
             LinksOutput::Effect(effect) => self.out.push(effect),
             LinksOutput::Up { node, purpose } => self.link_up(node, purpose),
-            LinksOutput::Down { node, purpose, remote, reason } => {
-                self.link_down(node, purpose, remote, &reason);
+            LinksOutput::Down { node, purpose, remote, reason, is_outlived } => {
+                // A control link that falls silent beside a data link that lives is no reset: what carries it
+                // is cut.
+                self.link_down(node, purpose, remote, &reason, !is_outlived);
             }
             LinksOutput::Undeliverable { to, message, waited } => {
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
@@ -544,7 +546,14 @@ impl NodeMachine {
         self.report_now();
     }
 
-    fn link_down(&mut self, node: NodeId, purpose: Purpose, remote: SocketAddr, reason: &LinkEnd) {
+    fn link_down(
+        &mut self,
+        node: NodeId,
+        purpose: Purpose,
+        remote: SocketAddr,
+        reason: &LinkEnd,
+        is_reset: bool,
+    ) {
         tracing::debug!(peer = %node, ?purpose, %reason, "link closed");
         self.view_changed();
         if purpose == Purpose::Data {
@@ -555,11 +564,7 @@ impl NodeMachine {
             self.asks_lost(node);
             self.backups_doubt(node);
         }
-        // A control link that falls silent beside a data link that lives is no reset: what carries it is cut.
-        let is_outlived = purpose == Purpose::Control
-            && *reason == LinkEnd::Silent
-            && self.links.is_open(node, Purpose::Data);
-        if !is_outlived {
+        if is_reset {
             self.feed_membership(exo_membership::Input::LinkReset(node));
         }
         // A process that ended is told from a link that broke: its system refuses connections. Only where the

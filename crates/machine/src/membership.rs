@@ -12,20 +12,10 @@ use crate::{Effect, NodeMachine, Notice};
 
 impl NodeMachine {
     pub(crate) fn tick_membership(&mut self) {
-        // First: all that is fed has it look at who was silent for too long.
-        self.tell_signs();
         self.tell_standing();
         self.feed_membership(Input::Tick);
         self.note_cut_off();
         self.members_changed_if_needed();
-    }
-
-    /// Members whose messages are missing, and that live as their data links show.
-    fn tell_signs(&mut self) {
-        let signs = self.links.heard_on_data_alone(self.now.time);
-        if !signs.is_empty() {
-            self.feed_membership(Input::Signs(signs));
-        }
     }
 
     /// What elections go by.
@@ -45,6 +35,17 @@ impl NodeMachine {
 
     /// Carrying out an output may feed membership again; what it says then comes after what it said before.
     pub(crate) fn feed_membership(&mut self, input: Input) {
+        // All that is fed has it look at who was silent for too long: it hears first of members whose
+        // messages are missing, and that live as their data links show. Behind a sleep nobody was silent.
+        let signs = if matches!(input, Input::Slept) {
+            Vec::new()
+        } else {
+            self.links.heard_on_data_alone(self.now.time)
+        };
+        if !signs.is_empty() {
+            let outputs = self.membership.handle(self.now.time, Input::Signs(signs));
+            self.membership_outputs.extend(outputs);
+        }
         let outputs = self.membership.handle(self.now.time, input);
         self.membership_outputs.extend(outputs);
         if std::mem::replace(&mut self.membership_busy, true) {

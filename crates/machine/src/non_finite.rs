@@ -2,7 +2,7 @@
 //!
 //! Damaged weights, or one prompt in a cache of half precision, give no numbers on any device. So a step
 //! counts against its device where that gave numbers for the same layers before, or failed with another
-//! model as well; and the attempts of one request count once.
+//! model as well; and what is asked with one prompt counts once, however often it is asked.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub(crate) struct NonFiniteSteps(BTreeMap<DeviceId, VecDeque<NonFiniteStep>>);
 struct NonFiniteStep {
     at: Time,
     request: RequestId,
+    /// Hash of its prompt.
+    prompt: [u8; 32],
     model: ModelId,
     /// Whether the engine gave numbers before.
     gave_numbers: bool,
@@ -37,7 +39,8 @@ impl NonFiniteSteps {
         let steps = self.0.entry(device.clone()).or_default();
         steps.retain(|before| step.at.since(before.at) <= WITHIN);
         let is_second = steps.iter().any(|before| {
-            before.request != step.request && (step.gave_numbers || before.model != step.model)
+            let is_asked_again = before.request == step.request || before.prompt == step.prompt;
+            !is_asked_again && (step.gave_numbers || before.model != step.model)
         });
         if is_second {
             steps.clear();
@@ -63,12 +66,12 @@ impl NodeMachine {
     }
 
     /// The device of an engine made of numbers what is none.
-    pub(crate) fn gave_no_numbers(&mut self, engine: EngineId, request: RequestId) {
+    pub(crate) fn gave_no_numbers(&mut self, engine: EngineId, request: RequestId, prompt: [u8; 32]) {
         let Some(entry) = self.engines.get(&engine) else { return };
         let (device, model, gave_numbers) = (entry.spec.device.clone(), entry.spec.model, entry.gave_numbers);
         let (at, layers) = (self.awake.now(), entry.spec.layers);
         tracing::warn!(%device, %layers, %request, gave_numbers, "a step gave what is no number");
-        let step = NonFiniteStep { at, request, model, gave_numbers };
+        let step = NonFiniteStep { at, request, prompt, model, gave_numbers };
         if self.step_corrections.non_finite.note(&device, step) {
             let minutes = WITHIN.as_secs() / 60;
             let reason = format!(
@@ -85,12 +88,13 @@ mod tests {
     use super::*;
 
     /// Steps `(second, request, model, gave numbers before)` of one device: which of them puts it in
-    /// quarantine.
+    /// quarantine. Requests with the same last digit have the same prompt.
     fn check(steps: &[(u64, u128, u8, bool)]) -> Vec<bool> {
         let (mut noted, device) = (NonFiniteSteps::default(), DeviceId::cpu());
         let mut note = |&(second, request, model, gave_numbers): &(u64, u128, u8, bool)| {
             let (at, request) = (Time::from_millis(second * 1000), RequestId(request));
-            noted.note(&device, NonFiniteStep { at, request, model: ModelId([model; 32]), gave_numbers })
+            let (prompt, model) = ([request.0 as u8 % 10; 32], ModelId([model; 32]));
+            noted.note(&device, NonFiniteStep { at, request, prompt, model, gave_numbers })
         };
         steps.iter().map(&mut note).collect()
     }
@@ -107,11 +111,19 @@ mod tests {
     }
 
     #[test]
+    fn the_same_prompt_twice_is_no_second_step() {
+        assert_eq!(check(&[(0, 1, 1, true), (1, 11, 1, true), (2, 21, 1, true)]), [false; 3]);
+        assert_eq!(check(&[(0, 1, 1, false), (1, 11, 2, false)]), [false; 2], "of two models");
+        assert_eq!(check(&[(0, 1, 1, true), (1, 11, 1, true), (2, 12, 1, true)]), [false, false, true]);
+    }
+
+    #[test]
     fn steps_of_a_model_without_numbers_are_forgotten_by_and_by() {
         let (mut noted, device) = (NonFiniteSteps::default(), DeviceId::cpu());
         for request in 0..100 {
-            let (at, model) = (Time::ZERO, ModelId([1; 32]));
-            let step = NonFiniteStep { at, request: RequestId(request), model, gave_numbers: false };
+            let (at, prompt, model) = (Time::ZERO, [request as u8; 32], ModelId([1; 32]));
+            let request = RequestId(request);
+            let step = NonFiniteStep { at, request, prompt, model, gave_numbers: false };
             assert!(!noted.note(&device, step));
         }
         assert_eq!(noted.0[&device].len(), STEPS_MAX);

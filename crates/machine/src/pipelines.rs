@@ -66,7 +66,9 @@ impl NodeMachine {
                 StageOutput::Rewire { term, keep } => {
                     self.out.push(Effect::Rewire { engine, position, term, keep });
                 }
-                StageOutput::NotFinite { request } => self.gave_no_numbers(engine, request),
+                StageOutput::NotFinite { request, prompt } => {
+                    self.gave_no_numbers(engine, request, prompt);
+                }
                 #[cfg(feature = "planted")]
                 StageOutput::Send { to, message: message @ DataMessage::Tokens(_) }
                     if self.has_bug(crate::planted::Bug::ThriceTold) =>

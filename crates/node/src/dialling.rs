@@ -3,16 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use exo_machine::{ADDRESSES_APART, TRANSPORTS_APART};
 use exo_transport::{Channel, DialError, Endpoint};
 use exo_types::{NodeId, Transport};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-
-/// From the dial of one address to that of the next: one that is out of date fails only after seconds.
-pub const APART: Duration = Duration::from_millis(100);
-/// The same from one transport to the other: longer than a handshake takes nearly everywhere, so that the
-/// other one only wins where the better one does not get through.
-const OTHER_AFTER: Duration = Duration::from_millis(500);
 
 /// Dials each way so long after the one before, or as soon as one has failed (happy eyeballs, RFC 8305). The
 /// first that answers, and the others are dropped, which closes them; or why the last one failed; `None`
@@ -51,9 +46,9 @@ pub async fn dial(
     let transports: Vec<_> = ways.chunk_by(|a, b| a.0 == b.0).map(<[_]>::to_vec).collect();
     let at = |(via, address)| endpoint.dial(peer, address, via, purpose, within);
     let over = |ways: Vec<(Transport, SocketAddr)>| async move {
-        first_to_answer(APART, &ways, at).await.expect("no part of a list is empty")
+        first_to_answer(ADDRESSES_APART, &ways, at).await.expect("no part of a list is empty")
     };
-    let first = tokio::time::timeout(within, first_to_answer(OTHER_AFTER, &transports, over)).await;
+    let first = tokio::time::timeout(within, first_to_answer(TRANSPORTS_APART, &transports, over)).await;
     first.unwrap_or(Some(Err(DialError::Timeout { addr, within })))
 }
 
@@ -79,13 +74,13 @@ mod tests {
                 _ => Err("refused"),
             }
         };
-        let answer = first_to_answer(APART, &ports, dial).await;
+        let answer = first_to_answer(ADDRESSES_APART, &ports, dial).await;
         (answer, began.elapsed())
     }
 
     #[tokio::test]
     async fn an_address_that_nobody_answers_at_costs_a_moment_and_one_that_is_refused_none() {
-        for (silent, at_least) in [(1, APART), (0, Duration::ZERO)] {
+        for (silent, at_least) in [(1, ADDRESSES_APART), (0, Duration::ZERO)] {
             let (answer, took) = answered(3, silent).await;
             assert_eq!(answer, Some(Ok(3)));
             assert!(took >= at_least && took < at_least + Duration::from_secs(2), "{took:?}");

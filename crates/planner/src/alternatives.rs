@@ -19,6 +19,9 @@ use crate::{
 const SEARCHED_MAX: usize = 16;
 /// Of so many devices at most it is said what each does with the whole model.
 const ALONE_MAX: usize = 16;
+/// Among so many devices at most the bytes are searched that lack where they are enough in sum and not in
+/// pieces: for each device that is used, beside a plan that was found.
+const MISSING_SEARCHED_MAX: usize = 2;
 
 /// What comes out when a device is used that is not, or the other way round: of every device of the request,
 /// in its order. `None` where nobody looked, as there are too many devices, or it cannot be used.
@@ -83,7 +86,8 @@ impl NoAlternative {
             Objective::Latency | Objective::Throughput if asked.pins.is_empty() => {
                 // More memory does not help where a disk is what is full.
                 let is_memory = devices.iter().all(|&device| asked.devices[device].disk.is_none());
-                let missing = is_memory.then(|| explain::missing_bytes(asked, sizes, devices));
+                let missing =
+                    is_memory.then(|| explain::missing_bytes(asked, sizes, devices, MISSING_SEARCHED_MAX));
                 let missing_bytes = missing.filter(|bytes| *bytes > 0);
                 Self { why: "the model does not fit".to_owned(), missing_bytes }
             }

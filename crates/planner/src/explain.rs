@@ -218,7 +218,7 @@ pub(crate) fn does_not_fit(
         needed_bytes: sizes.model_bytes(held),
         free_bytes,
         usable_bytes,
-        missing_bytes: missing_bytes(request, sizes, usable),
+        missing_bytes: missing_bytes(request, sizes, usable, EXACT_MISSING_MAX),
         per_device: usable.iter().map(memory).collect(),
         largest_unit: largest_unit.into(),
         largest_unit_bytes,
@@ -227,12 +227,17 @@ pub(crate) fn does_not_fit(
     }
 }
 
-/// Bytes that these devices, which do not hold the model, lack at least; 0 where that is not known.
-pub(crate) fn missing_bytes(request: &PlanRequest, sizes: &Sizes<'_>, devices: &[usize]) -> u64 {
+/// Bytes that these devices, which do not hold the model, lack at least; 0 where that is not known. Where it
+/// is enough in sum and not in pieces, that is searched among `searched_max` devices only.
+pub(crate) fn missing_bytes(
+    request: &PlanRequest,
+    sizes: &Sizes<'_>,
+    devices: &[usize],
+    searched_max: usize,
+) -> u64 {
     let (_, usable_bytes) = free_and_usable(request, sizes, devices);
     match sizes.model_bytes(least_form(request, devices)).saturating_sub(usable_bytes) {
-        // In sum it is enough; how little more would do in pieces is searched among few devices only.
-        0 if devices.len() <= EXACT_MISSING_MAX => {
+        0 if devices.len() <= searched_max => {
             least_growth(request, sizes, devices).map_or(0, |(_, bytes)| bytes)
         }
         short => short,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage, LogMessage};
-use exo_machine::{DialId, Input, LinkEnd, LinkId, Outgoing, Purpose};
+use exo_machine::{ADDRESSES_APART, DialId, Input, LinkEnd, LinkId, Outgoing, Purpose, TRANSPORTS_APART};
 use exo_types::{NodeId, Transport};
 
 use crate::draw::{DrawFor, mix};
@@ -14,11 +14,6 @@ use crate::world::{Event, World, WorldEvent};
 
 /// One message in so many is encoded, decoded and compared.
 const ENCODED_EVERY: u64 = 64;
-
-/// From the dial of one address to that of the next.
-const APART: Duration = Duration::from_millis(100);
-/// The same from one transport to the other.
-const OTHER_AFTER: Duration = Duration::from_millis(500);
 
 /// An attempt to connect: its addresses are dialled side by side.
 #[derive(Clone, PartialEq, Debug)]
@@ -45,11 +40,11 @@ impl World {
         within: Duration,
     ) {
         let first = addresses.first().map(|(via, _)| *via);
-        let mut apart = [Duration::ZERO, OTHER_AFTER];
+        let mut apart = [Duration::ZERO, TRANSPORTS_APART];
         for (at, (via, address)) in addresses.iter().enumerate() {
             let begins = &mut apart[usize::from(first != Some(*via))];
             let after = *begins;
-            *begins += APART;
+            *begins += ADDRESSES_APART;
             let target = self.reachable(node, *address).filter(|_| self.passes(node, *address, *via));
             if let Some(target) = target {
                 let handshake =

@@ -63,6 +63,8 @@ pub(crate) const AVOID_REFUSED: Duration = Duration::from_secs(300);
 pub(crate) const AVOID_FAILED: Duration = Duration::from_secs(60);
 /// An instance that waits looks again after this long, each time twice as long, and when a node comes.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A disk that answers again within this time after it last did is no news for what waits.
+const DISK_BACK_AFTER: Duration = Duration::from_secs(10);
 /// The longest pause between two looks of an instance that waits.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(30);
 /// One that was placed again and again without serving waits so long.
@@ -115,6 +117,17 @@ impl Leading {
         for watch in self.watches.values_mut().filter(waits) {
             (watch.decide_at, watch.looks) = (now, 0);
         }
+    }
+
+    /// The disk of a member answers again. Whether that is news: one that wavers would have what waits look
+    /// all the time.
+    pub(super) fn note_disk_back(&mut self, now: Time, node: NodeId) -> bool {
+        let before = self.disks_back.get(&node);
+        let counts = before.is_none_or(|before| now.since(*before) >= DISK_BACK_AFTER);
+        if counts {
+            self.disks_back.insert(node, now);
+        }
+        counts
     }
 }
 

@@ -13,17 +13,34 @@ const THROTTLED_PERCENT: u32 = 70;
 /// What was slowed down for less than this is back at its speed before the model of a plan is loaded.
 const THROTTLED_AFTER: Duration = Duration::from_secs(30);
 
-/// Since when devices have said in each report that they are slowed down.
+/// What has not been slowed down for this long is so no more: a device at its limit is so off and on.
+const COOL_AFTER: Duration = Duration::from_secs(10);
+
+/// Devices that say in their reports that they are slowed down.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ThrottledDevices(BTreeMap<(NodeId, DeviceId), Time>);
+pub(super) struct ThrottledDevices(BTreeMap<(NodeId, DeviceId), Throttling>);
+
+#[derive(Clone, Copy, Debug)]
+struct Throttling {
+    since: Time,
+    /// When it last said so, or said nothing of it.
+    last: Time,
+}
 
 impl ThrottledDevices {
     /// Takes in what a member reports of its devices.
     pub(super) fn follow(&mut self, now: Time, node: NodeId, devices: &[DeviceReport]) {
-        let throttled = || devices.iter().filter(|device| device.monitor.throttled == Some(true));
-        self.0.retain(|(at, id), _| *at != node || throttled().any(|device| device.device == *id));
-        for device in throttled() {
-            self.0.entry((node, device.device.clone())).or_insert(now);
+        self.0.retain(|(at, id), throttled| {
+            let device = devices.iter().find(|device| device.device == *id).filter(|_| *at == node);
+            let Some(device) = device else { return *at != node };
+            if device.monitor.throttled != Some(false) {
+                throttled.last = now;
+            }
+            now.since(throttled.last) < COOL_AFTER
+        });
+        for device in devices.iter().filter(|device| device.monitor.throttled == Some(true)) {
+            let began = Throttling { since: now, last: now };
+            self.0.entry((node, device.device.clone())).or_insert(began);
         }
     }
 
@@ -40,8 +57,8 @@ impl ThrottledDevices {
     /// Part of its speed that a plan counts with, in per cent. What the device's steps have taught of its
     /// slowness is not counted once more.
     pub(super) fn thermal_percent(&self, now: Time, node: NodeId, device: &DeviceFacts) -> u32 {
-        let since = self.0.get(&(node, device.id.clone()));
-        if since.is_none_or(|since| now.since(*since) < THROTTLED_AFTER) {
+        let throttled = self.0.get(&(node, device.id.clone()));
+        if throttled.is_none_or(|throttled| now.since(throttled.since) < THROTTLED_AFTER) {
             return 100;
         }
         let learned = device.corrections.decode.map_or(100, |correction| u32::from(correction.percent));
@@ -63,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_counts_less_once_it_has_been_throttled_without_a_break_for_half_a_minute() {
+    fn a_device_counts_less_from_half_a_minute_of_throttling_until_ten_seconds_without() {
         let mut throttling = ThrottledDevices::default();
         let facts = report(1, PLENTY).facts.devices[0].clone();
         let mut counted = |seconds: u64, throttled: Option<bool>| {
@@ -74,13 +91,12 @@ mod tests {
         };
         assert_eq!((counted(0, Some(true)), counted(29, Some(true))), (100, 100));
         assert_eq!(counted(30, Some(true)), 70);
-        assert_eq!(counted(31, Some(false)), 100, "it has cooled down");
-        assert_eq!(
-            (counted(32, Some(true)), counted(61, Some(true)), counted(62, Some(true))),
-            (100, 100, 70)
-        );
-        assert_eq!(counted(63, None), 100, "what is not told is not counted");
-        assert_eq!((counted(64, Some(true)), counted(94, Some(true))), (100, 70));
+        assert_eq!((counted(31, Some(false)), counted(39, Some(false))), (70, 70), "off and on");
+        assert_eq!((counted(39, Some(true)), counted(48, Some(false))), (70, 70), "off and on");
+        assert_eq!(counted(49, Some(false)), 100, "it has cooled down");
+        assert_eq!((counted(50, Some(true)), counted(79, Some(true))), (100, 100));
+        assert_eq!((counted(80, Some(true)), counted(94, None)), (70, 70), "a sample is missing");
+        assert_eq!(counted(95, Some(false)), 70);
         throttling.forget(node(2));
         assert_eq!(throttling.thermal_percent(Time::from_millis(95_000), node(1), &facts), 70);
         throttling.forget(node(1));

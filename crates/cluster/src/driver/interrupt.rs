@@ -63,6 +63,9 @@ impl Driver {
             return self.end(reason, out);
         }
         tracing::debug!(sequence = %self.sequence(), ?kind, %cause, tokens = self.generated(), "an answer is interrupted");
+        if let Some(since) = self.awaited_since.take() {
+            self.paused += running_since.unwrap_or(now).since(since);
+        }
         let (id, instance) = (placement.id, placement.instance);
         let gone_since = self.candidates.is_empty().then_some(now);
         let interruption = self.interruption.get_or_insert_with(|| Interruption {
@@ -170,9 +173,10 @@ impl Driver {
 
     /// How long it has stood still in all, at this moment.
     pub(super) fn paused_for(&self, now: Time) -> Duration {
-        let Some(interruption) = &self.interruption else { return self.paused };
+        let interrupted = self.interruption.as_ref().map(|interruption| interruption.since);
+        let Some(since) = interrupted.or(self.awaited_since) else { return self.paused };
         let until = self.run.as_ref().and_then(|run| run.running_since).unwrap_or(now);
-        self.paused + until.since(interruption.since)
+        self.paused + until.since(since)
     }
 
     /// Its instance is gone for good.

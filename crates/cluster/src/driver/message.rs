@@ -202,7 +202,7 @@ impl Driver {
         run.state = RunState::Running;
         run.running_since.get_or_insert(now);
         self.has_run = true;
-        (self.interruption, self.paused) = (None, paused);
+        (self.interruption, self.awaited_since, self.paused) = (None, None, paused);
         for (position, token) in (result.position..).zip(result.tokens) {
             self.start.spec.history.push(token.token);
             out.push(DriverOutput::Token { position, token });

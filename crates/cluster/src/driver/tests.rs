@@ -276,7 +276,8 @@ fn an_answer_that_another_node_began_waits_as_long_as_a_pause() {
     let mut begun = spec(1, node(9), 4);
     begun.history.push(7);
     let mut d = driver_with(long_pause(), begun);
-    assert!(feed(&mut d, 100_000, DriverInput::Tick).is_empty());
+    assert!(feed(&mut d, 300_000, DriverInput::Tick).is_empty());
+    assert!(!feed(&mut d, 300_001, DriverInput::Tick).is_empty(), "longer than a pause");
     let mut other = driver_with(long_pause(), spec(1, node(9), 4));
     assert!(!feed(&mut other, 50_001, DriverInput::Tick).is_empty(), "it never ran");
 }

@@ -10,7 +10,7 @@ pub enum ComputeFault {
     #[error("{0}")]
     Engine(String),
     /// The device made of numbers what is none.
-    #[error("the device gave no number in row {row} of {hidden} elements")]
+    #[error("the device gave what is no number or beyond 10^8 in row {row} of {hidden} elements")]
     NotFinite {
         /// The first such row.
         row: u64,
@@ -18,7 +18,7 @@ pub enum ComputeFault {
         hidden: u32,
     },
     /// That came from the stage in front.
-    #[error("stage {stage} sent what is no number in row {row}")]
+    #[error("stage {stage} sent what is no number or beyond 10^8 in row {row}")]
     SentNotFinite {
         /// Index of that stage.
         stage: u32,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, StepSequence, Time};
 
-use super::finish::not_finite;
+use super::finish::no_value;
 use super::{Computing, Open, StageGeometry, StageMachine, StageOutput};
 use crate::wire::{PageFault, PipelineBreak, SequenceFault, StageCommand, StagePages, StepMessage};
 
@@ -112,7 +112,7 @@ impl StageMachine {
             drivers,
         };
         // An honest stage sends none: it has looked at what its device gave.
-        if let Some(at) = not_finite(&rows) {
+        if let Some(at) = no_value(&rows) {
             self.refuse_rows(&mut coming, at, out);
             rows = Bytes::new();
         }
@@ -172,7 +172,8 @@ impl StageMachine {
             return Err(PipelineBreak::Sequence { step, fault, sequence });
         }
         let (principal, driver, length) = (spec.principal, spec.driver, length as u32);
-        self.open.insert(spec.sequence, Open { principal, attempt, driver, length, lost: false });
+        let prompt = prompt_hash(spec);
+        self.open.insert(spec.sequence, Open { principal, attempt, driver, prompt, length, lost: false });
         Ok(())
     }
 
@@ -241,4 +242,11 @@ impl StageMachine {
         }
         kept.into()
     }
+}
+
+/// Of the prompt alone: a replay adds to the history what was generated.
+fn prompt_hash(spec: &SequenceSpec) -> [u8; 32] {
+    let tokens = spec.history.iter().take(spec.prompt_tokens as usize);
+    let bytes: Vec<u8> = tokens.flat_map(|token| token.to_le_bytes()).collect();
+    *blake3::hash(&bytes).as_bytes()
 }

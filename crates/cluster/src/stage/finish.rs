@@ -11,6 +11,10 @@ use crate::wire::{
     clip,
 };
 
+/// The greatest amount that an element of a row has. What models compute stays far below; of what is greater
+/// the squares that a norm adds up could overflow, and the device would be blamed that was given it.
+const ROW_MAX: f32 = 1e8;
+
 impl StageMachine {
     pub(super) fn finish(&mut self, now: Time, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
         let Some(mut done) = self.computing.take_if(|on_engine| on_engine.frame.step == step) else {
@@ -41,7 +45,7 @@ impl StageMachine {
                 if is_last && are_of(&done, &results, &failed, vocab) =>
             {
                 let spoilt = failed.iter().find(|failed| failed.is_not_finite);
-                out.extend(spoilt.map(|failed| not_finite_for(failed.sequence)));
+                out.extend(spoilt.and_then(|failed| self.not_finite_for(failed.sequence)));
                 let lost = failed.into_iter().filter_map(|failed| Lost::one(&mut done, failed)).collect();
                 self.lose(&mut done, self.index, lost, out);
                 self.send_tokens(done, results, out);
@@ -64,9 +68,8 @@ impl StageMachine {
             return Some(ComputeFault::Rows { got_bytes, expected_bytes });
         }
         // Every stage behind would keep pages of it, and the sampler would draw from nothing.
-        let at = not_finite(rows)?;
-        let first = done.frame.sequences.first();
-        out.extend(first.map(|part| not_finite_for(part.sequence)));
+        let at = no_value(rows)?;
+        out.extend(self.not_finite_in(done, rows));
         Some(ComputeFault::NotFinite { row: self.row_of(at), hidden: self.geometry.hidden })
     }
 
@@ -149,13 +152,31 @@ impl StageMachine {
         }
     }
 
-    /// Rows that came for a step are no numbers: whoever sent them is to blame, and nothing is computed of
+    /// Rows that came for a step are no values: whoever sent them is to blame, and nothing is computed of
     /// them.
     pub(super) fn refuse_rows(&mut self, coming: &mut Computing, at: usize, out: &mut Vec<StageOutput>) {
         let (row, before) = (self.row_of(at), self.index.saturating_sub(1));
         let why = ComputeFault::SentNotFinite { stage: before as u32, row };
         let lost = Lost::all(coming, FailureKind::Device, &why);
         self.lose(coming, before, lost, out);
+    }
+
+    /// That the device made of numbers what is none, if it did. What is finite and too great may be what the
+    /// rows had that came.
+    fn not_finite_in(&self, done: &Computing, rows: &[u8]) -> Option<StageOutput> {
+        let (row, mut end) = (self.row_of(not_finite(rows)?), 0);
+        let mut parts = done.frame.sequences.iter();
+        let whose = parts.find(|part| {
+            end += part.tokens.len() as u64;
+            row < end
+        })?;
+        self.not_finite_for(whose.sequence)
+    }
+
+    /// The device made of numbers what is none, in a step of this sequence.
+    fn not_finite_for(&self, sequence: SequenceId) -> Option<StageOutput> {
+        let prompt = self.open.get(&sequence)?.prompt;
+        Some(StageOutput::NotFinite { request: sequence.request, prompt })
     }
 
     /// In which row an element is.
@@ -252,13 +273,20 @@ fn are_of(done: &Computing, results: &[TokenResult], failed: &[FailedSequence], 
         && sampled.iter().zip(results).all(|(part, result)| result.answers(part, vocab))
 }
 
-/// The device made of numbers what is none, in a step of this sequence.
-fn not_finite_for(sequence: SequenceId) -> StageOutput {
-    StageOutput::NotFinite { request: sequence.request }
+/// The first element that is infinite or no number.
+fn not_finite(rows: &[u8]) -> Option<usize> {
+    beyond(rows, f32::MAX)
 }
 
-/// The first element that is infinite or no number.
-pub(super) fn not_finite(rows: &[u8]) -> Option<usize> {
-    // The exponent is all ones. Little-endian, as on the wire.
-    rows.as_chunks::<4>().0.iter().position(|bytes| bytes[3] & 0x7f == 0x7f && bytes[2] & 0x80 != 0)
+/// The first element that no stage may send on: one that is not finite, or beyond [`ROW_MAX`].
+pub(super) fn no_value(rows: &[u8]) -> Option<usize> {
+    beyond(rows, ROW_MAX)
+}
+
+/// The first element whose amount is greater, infinite or none.
+fn beyond(rows: &[u8], max: f32) -> Option<usize> {
+    // Without their sign, the bits of what is greater are greater; those of infinity and of no number most
+    // of all. Little-endian, as on the wire.
+    let amount = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) & 0x7fff_ffff;
+    rows.as_chunks::<4>().0.iter().position(|bytes| amount(bytes) > max.to_bits())
 }

@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use exo_types::{StepSequence, WireDType};
+use exo_types::{SequenceSpec, StepSequence, WireDType};
 
 use super::*;
 use crate::testing::{node, placement, placement_id, result, seq, spec};
@@ -126,7 +126,7 @@ fn show(out: &[StageOutput]) -> Vec<String> {
             format!("compute {}:{} rows {}", frame.step, ids(frame), rows.len())
         }
         StageOutput::Rewire { term, .. } => format!("rewire for term {term}"),
-        StageOutput::NotFinite { request } => format!("no number for {}", request.0),
+        StageOutput::NotFinite { request, .. } => format!("no number for {}", request.0),
         StageOutput::Send { to, message } => match message {
             DataMessage::Step(s) => format!(
                 "step {} to {}:{} rows {} failures {}",
@@ -265,9 +265,7 @@ fn steps_wait_their_turn_and_repeated_ones_are_ignored() {
 
 #[test]
 fn rows_with_an_element_that_is_no_number_are_a_failure_of_this_stages_device() {
-    for (bad, value) in
-        [(true, f32::NAN), (true, f32::INFINITY), (true, f32::NEG_INFINITY), (false, f32::MAX)]
-    {
+    for (bad, value) in [(true, f32::NAN), (true, f32::INFINITY), (true, f32::NEG_INFINITY), (false, 1e8)] {
         let mut s = stage(1);
         feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4, 5])]));
         let rows: Vec<u8> = [1.0, 2.0, value, -3.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
@@ -296,13 +294,53 @@ fn logits_that_are_no_numbers_are_a_failure_of_this_stages_device_and_a_grammar_
     }
 }
 
+/// Step 1 for the second stage, of the first tokens of two sequences; an element of the second row is this.
+fn two_with(value: f32) -> StepMessage {
+    let rows = [1.0, 2.0, 3.0, value].iter().flat_map(|x: &f32| x.to_le_bytes()).collect::<Vec<u8>>();
+    let step = step(1, 1, vec![open(1), open(2)], vec![part(1, 0, &[4]), part(2, 0, &[5])]);
+    StepMessage { rows: rows.into(), ..step }
+}
+
+#[test]
+fn what_is_finite_and_too_great_fails_the_step_and_does_not_count_against_the_device() {
+    let mut s = stage(1);
+    feed(&mut s, step(1, 1, vec![open(1)], vec![part(1, 0, &[4])]));
+    let rows: Vec<u8> = [1.0, 3e38].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
+    let out = done(&mut s, 1, ComputeResult::Rows(rows.into()));
+    assert_eq!(show(&out), ["failed 1 to 9: Device", "step 1 to 3: rows 0 failures 1"]);
+}
+
+#[test]
+fn what_is_no_number_names_the_sequence_of_its_row_and_the_same_prompt_by_the_same_hash() {
+    let named = |history: &[u32]| {
+        let mut s = stage(1);
+        let own = SequenceSpec { history: history.to_vec(), prompt_tokens: 2, ..spec(2, node(9), 4) };
+        let open_own = StageCommand::Open { spec: own, attempt: Attempt::FIRST, cached: vec![] };
+        let parts = vec![part(1, 0, &[4, 5]), part(2, 0, &[6])];
+        feed(&mut s, step(1, 1, vec![open(1), open_own], parts));
+        let rows: Vec<u8> =
+            [0.0, 0.0, 0.0, 0.0, f32::NAN, 0.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
+        match &done(&mut s, 1, ComputeResult::Rows(rows.into()))[0] {
+            StageOutput::NotFinite { request, prompt } => (request.0, *prompt),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(named(&[6, 7]).0, 2);
+    assert_eq!(named(&[6, 7]), named(&[6, 7, 8]), "what was generated is no part of the prompt");
+    assert_ne!(named(&[6, 7]), named(&[6, 8]));
+}
+
 #[test]
 fn rows_that_come_with_what_is_no_number_blame_who_sent_them_and_are_not_computed() {
+    // The last is finite: computing with it gives what is not.
+    for value in [f32::INFINITY, -1.1e8, 3e38] {
+        let mut s = stage(1);
+        let out = feed(&mut s, two_with(value));
+        assert_eq!(show(&out), ["failed 1 to 9: Device", "compute 1: rows 0"], "{value}");
+    }
+    assert_eq!(show(&feed(&mut stage(1), two_with(-1e8))), ["compute 1: 1@0 2@0 rows 16"]);
     let mut s = stage(1);
-    let mut bad = step(1, 1, vec![open(1), open(2)], vec![part(1, 0, &[4]), part(2, 0, &[5])]);
-    let rows = [1.0, 2.0, 3.0, f32::NAN].iter().flat_map(|x: &f32| x.to_le_bytes()).collect::<Vec<u8>>();
-    bad.rows = rows.into();
-    let out = feed(&mut s, bad);
+    let out = feed(&mut s, two_with(f32::NAN));
     assert_eq!(show(&out), ["failed 1 to 9: Device", "compute 1: rows 0"]);
     let StageOutput::Send { message: DataMessage::StepFailed(told), .. } = &out[0] else { panic!("{out:?}") };
     assert_eq!((told.stage, told.sequences.len()), (0, 2));

@@ -124,6 +124,8 @@ pub enum StageOutput {
     NotFinite {
         /// One of the requests in that step.
         request: RequestId,
+        /// Hash of its prompt: the same for the same one.
+        prompt: [u8; 32],
     },
     /// Send to a node (possibly this one).
     Send {

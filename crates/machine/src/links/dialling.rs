@@ -8,9 +8,14 @@ use exo_types::{NodeId, Time, Transport};
 use super::{Dial, Links, LinksOutput, PATIENCE, Peer, Slot};
 use crate::{DialId, Effect, Purpose};
 
-/// What an attempt may take at most: a handshake over a slow path.
+/// From the dial of one address to that of the next: one that is out of date fails only after seconds.
+pub const ADDRESSES_APART: Duration = Duration::from_millis(100);
+/// The same from one transport to the other: longer than a handshake takes nearly everywhere, so that the
+/// other one only wins where the better one does not get through.
+pub const TRANSPORTS_APART: Duration = Duration::from_millis(500);
+/// What the last way of an attempt may take at most: a handshake over a slow path.
 const DIAL_MAX: Duration = Duration::from_secs(3);
-/// What one may take at least: a first packet that was lost is sent again after a second.
+/// What it may take at least: a first packet that was lost is sent again after a second.
 const DIAL_MIN: Duration = Duration::from_millis(1500);
 /// The round trips that an attempt has, where they are known: a handshake takes four of them.
 const DIAL_ROUND_TRIPS: u32 = 10;
@@ -18,8 +23,8 @@ const DIAL_ROUND_TRIPS: u32 = 10;
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The longest wait behind the first failed attempt, doubling; a wait is at least half of it.
 const BACKOFF: Duration = Duration::from_millis(400);
-/// The longest wait while a link has not been missing for long: with what an attempt takes, a link is back
-/// within 2 s of being healed.
+/// The longest wait while a link has not been missing for long: with what an attempt takes, a link to a
+/// member with one address is back within 2 s of being healed.
 const BACKOFF_SOON: Duration = Duration::from_secs(1);
 /// How long that is.
 const SOON: Duration = Duration::from_secs(120);
@@ -168,12 +173,15 @@ impl Links {
         Some(slot.dial_next.max(slot.since + patience))
     }
 
-    /// What an attempt may take. A member that was linked with in this run answers within some of its round
-    /// trips, or not at all: what was dialled behind a cut must not be waited for when the cut is over.
+    /// What an attempt may take: until its last way begins, and then for that one. A member that was linked
+    /// with in this run answers within some of its round trips, or not at all: what was dialled behind a cut
+    /// must not be waited for when the cut is over.
     fn dial_within(&self, node: NodeId) -> Duration {
         let longest = self.peers.get(&node).and_then(|peer| peer.rtts.iter().max());
         let trips = longest.map(|rtt| rtt.saturating_mul(DIAL_ROUND_TRIPS));
-        trips.map_or(DIAL_MAX, |trips| trips.clamp(DIAL_MIN, DIAL_MAX))
+        let each = trips.map_or(DIAL_MAX, |trips| trips.clamp(DIAL_MIN, DIAL_MAX));
+        let others = self.addresses(node).len().saturating_sub(1) as u32;
+        TRANSPORTS_APART + ADDRESSES_APART * others + each
     }
 
     /// Each address over the better transport first. Control prefers QUIC, data TCP, whose reset tells of a

@@ -171,7 +171,9 @@ impl Links {
                 _ => LinkEnd::NotAccepted,
             };
             let (node, purpose, via) = (link.node, link.purpose, link.via);
-            if self.is_outlived(link)
+            // Another link that is offered replaces it sooner: then its transport may get through.
+            if now >= link.heard + OUTLIVED_MAX
+                && self.is_outlived(link)
                 && let Some(peer) = self.peers.get_mut(&node)
             {
                 tracing::debug!(peer = %node, ?purpose, %via, "silent while the other link lives");
@@ -244,6 +246,8 @@ impl Links {
         reason: LinkEnd,
         out: &mut Vec<LinksOutput>,
     ) -> Option<Link> {
+        let is_outlived =
+            reason == LinkEnd::Silent && self.links.get(&id).is_some_and(|link| self.is_outlived(link));
         let link = self.links.remove(&id)?;
         let (node, purpose, state) = (link.node, link.purpose, link.state);
         tracing::debug!(peer = %node, ?purpose, ?state, %reason, "link closed");
@@ -261,7 +265,7 @@ impl Links {
             if purpose == Purpose::Data {
                 Arc::make_mut(&mut self.open_data).remove(&node);
             }
-            out.push(LinksOutput::Down { node, purpose, remote: link.remote, reason });
+            out.push(LinksOutput::Down { node, purpose, remote: link.remote, reason, is_outlived });
         }
         Some(link)
     }

@@ -13,6 +13,9 @@ use crate::worker::{AskError, Guard, Verdict, WINDOW, WorkerProgram};
 
 /// Of the reason why a device is not used: it travels with every report.
 const REASON_CHARS_MAX: usize = 500;
+/// For how many seconds a card is left out the first time that what it gave cannot be used. It is checked
+/// then.
+const FIRST_FAILURE_S: u64 = 600;
 
 /// A graphics processor.
 pub(super) struct Card {
@@ -27,6 +30,8 @@ pub(super) struct Card {
     pub(super) reason: String,
     /// It was lost too often: the processor stands in for it, also while it is looked at again.
     pub(super) quarantine: Option<RecordedQuarantine>,
+    /// Whether what it gave could not be used, in this run.
+    has_failed: bool,
 }
 
 /// A quarantine, and whether the registry on disk has it.
@@ -90,7 +95,7 @@ impl Card {
         let state = if quarantine.is_some() { DeviceState::Quarantined } else { DeviceState::Usable };
         let quarantine = quarantine.map(|quarantine| RecordedQuarantine { quarantine, is_kept: true });
         let (guard, (state, _), reason) = (Guard::default(), watch::channel(state), String::new());
-        Self { facts, identity, driver, ask, program, guard, state, reason, quarantine }
+        Self { facts, identity, driver, ask, program, guard, state, reason, quarantine, has_failed: false }
     }
 
     pub(super) fn set_state(&mut self, state: DeviceState) {
@@ -118,11 +123,15 @@ impl Card {
         }
     }
 
-    /// It is there and cannot be used.
+    /// It is there and cannot be used: nothing has checked that, so the first time is short.
     pub(super) fn fail(&mut self, reason: &str) -> Loss {
         self.reason = reason.chars().take(REASON_CHARS_MAX).collect();
         self.set_state(DeviceState::Lost);
-        self.give_up(reason)
+        let mut quarantine = Quarantine::new(reason, exo_stdx::unix_s());
+        if !std::mem::replace(&mut self.has_failed, true) {
+            quarantine.until_unix_s = quarantine.since_unix_s.saturating_add(FIRST_FAILURE_S);
+        }
+        self.set_quarantine(quarantine)
     }
 
     /// Looks at the registry, which blocks: whether the quarantine is over. `None` if there is none.

@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use exo_discovery::{Discovery, Surroundings};
 use exo_machine::joining::{Code, JoinAnswer, JoinAsk, JoinPurpose};
-use exo_machine::{DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent, ProbeFailure, SignId};
+use exo_machine::{
+    ADDRESSES_APART, DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent, ProbeFailure, SignId,
+};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
 use exo_types::NodeId;
 use tokio::sync::oneshot;
 
 use crate::check_words::Numbers;
-use crate::dialling::{APART, first_to_answer};
+use crate::dialling::first_to_answer;
 use crate::exchange_error::{ExchangeError, read};
 use crate::pairing::{self, Given, Invites};
 
@@ -268,7 +270,7 @@ async fn reach(
             false => Err(ExchangeError::AnotherNode(channel.peer)),
         }
     };
-    match tokio::time::timeout(within, first_to_answer(APART, addresses, dial)).await {
+    match tokio::time::timeout(within, first_to_answer(ADDRESSES_APART, addresses, dial)).await {
         Ok(answered) => answered.unwrap_or(Err(ExchangeError::NoAddress)),
         Err(_) => Err(ExchangeError::NotProven { seconds: within.as_secs() }),
     }
@@ -509,8 +511,8 @@ mod tests {
             let accepted = tokio::time::timeout(proof_within, listener.accept()).await;
             let after = began.elapsed();
             held.push(accepted.unwrap().unwrap());
-            assert!(after >= APART * number, "address {number} after {after:?}");
-            assert!(after < APART * number + proof_within / 2, "address {number} after {after:?}");
+            assert!(after >= ADDRESSES_APART * number, "address {number} after {after:?}");
+            assert!(after < ADDRESSES_APART * number + proof_within / 2, "address {number} after {after:?}");
         }
     }
 

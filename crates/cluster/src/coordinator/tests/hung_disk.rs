@@ -46,8 +46,8 @@ fn a_member_whose_disk_does_not_answer_keeps_what_it_has_and_gets_no_more() {
     assert_eq!(nodes(&bench).iter().filter(|node| **node == whom).count(), 1, "no more than it has");
 }
 
-#[test]
-fn what_waits_for_a_disk_is_placed_as_soon_as_that_answers() {
+/// An instance that waits, as it has lost its node and the disk of the only other one does not answer.
+fn waiting() -> (Bench, NodeId) {
     let mut bench = Bench::new(3);
     // The coordinator has no room of its own.
     bench.report(1, report(1, 0));
@@ -60,6 +60,24 @@ fn what_waits_for_a_disk_is_placed_as_soon_as_that_answers() {
     tell(&mut bench, other, true);
     bench.feed(CoordinatorInput::NodeLost(whom));
     assert!(matches!(bench.state(), Some(InstanceState::Waiting { .. })), "{:?}", bench.state());
+    (bench, other)
+}
+
+#[test]
+fn what_waits_for_a_disk_is_placed_as_soon_as_that_answers() {
+    let (mut bench, other) = waiting();
     tell(&mut bench, other, false);
     assert_eq!(nodes(&bench), [other], "{:?}", bench.state());
+}
+
+#[test]
+fn a_disk_that_wavers_has_what_waits_look_once_in_ten_seconds() {
+    let (mut bench, other) = waiting();
+    let free = std::mem::replace(&mut bench.free, 0);
+    tell(&mut bench, other, false);
+    tell(&mut bench, other, true);
+    // There is room by now; who looks finds it.
+    bench.free = free;
+    tell(&mut bench, other, false);
+    assert!(matches!(bench.state(), Some(InstanceState::Waiting { .. })), "{:?}", bench.state());
 }
