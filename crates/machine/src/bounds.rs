@@ -166,7 +166,7 @@ fn of_devices() -> Vec<Bound> {
             "steps in which a device gave what is no number",
             format!("2 within {}, of two requests", time(non_finite::WITHIN)),
             "machine",
-            "the device is in quarantine: the processor 10 min, a card 6 h or until `exo devices --retry`; its stages go elsewhere",
+            "the device is in quarantine until `exo devices --retry`: a card 6 h at most, the processor 10 min or until its node starts again; its stages go elsewhere",
         ),
     ]
 }
