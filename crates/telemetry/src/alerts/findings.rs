@@ -288,7 +288,7 @@ impl Findings<'_> {
             self.add("clock_skew", above(off as f64, 60.0, 30.0), affected(), name.clone(), text);
         }
         let text = format!(
-            "{name} hears nothing of the multicast that it sends: nodes that have not met it do not find it by themselves"
+            "{name} hears nothing of the multicast that it sends: nodes that have not met it may not find it by themselves"
         );
         let is_blocked = told.multicast_heard == Some(false) && self.is_found_by_somebody();
         self.add("multicast_blocked", bad(is_blocked), affected(), name.clone(), text);
