@@ -3,16 +3,21 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use exo_types::Network;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::wireless;
 
 /// The group of mDNS.
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
+/// Its port.
+const MDNS_PORT: u16 = 5353;
 /// A datagram to oneself arrives in microseconds where it arrives at all.
 const PROBE_WAIT: Duration = Duration::from_millis(100);
+/// Of others, which may come to the same port, before the wait is over.
+const PROBE_DATAGRAMS_MAX: usize = 256;
 
 /// One address of this machine.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -105,12 +110,31 @@ pub(crate) fn answers_at(listen: IpAddr, ip: IpAddr) -> bool {
 }
 
 /// Whether multicast that is sent from the addresses of a node which listens on `listen` comes back on any
-/// network that leads to other machines; `None` where there is none that can be probed. Takes 0.1 s per
-/// address where it does not.
+/// network that leads to other machines; `None` where there is none that can be probed. A bridge of virtual
+/// machines or a VPN says nothing beside a device. Takes 0.1 s per address where it does not.
 pub fn is_multicast_heard(listen: IpAddr) -> Option<bool> {
     let mut beyond = local_interfaces().ok()?;
     beyond.retain(|interface| interface.is_probed_beyond() && answers_at(listen, interface.ip));
+    keep_devices(&mut beyond, Path::new("/"));
     is_any_heard(&probe_multicast(&beyond))
+}
+
+/// Leaves out what is not, or not above, a device of this machine, where the system whose files are below
+/// `root` tells of such devices.
+fn keep_devices(interfaces: &mut Vec<Interface>, root: &Path) {
+    let shown = root.join("sys/class/net");
+    let is_device = |interface: &Interface| {
+        // A second address may have a name of its own: `eth0:1`.
+        let name = interface.name.split(':').next().unwrap_or_default();
+        let of = shown.join(name);
+        let parts = std::fs::read_dir(&of).into_iter().flatten().flatten();
+        // Of a bridge, a bond or a VLAN.
+        let mut lower = parts.filter(|part| part.file_name().to_string_lossy().starts_with("lower_"));
+        of.join("device").exists() || lower.any(|part| part.path().join("device").exists())
+    };
+    if interfaces.iter().any(is_device) {
+        interfaces.retain(is_device);
+    }
 }
 
 fn is_any_heard(reach: &[InterfaceReach]) -> Option<bool> {
@@ -140,21 +164,48 @@ pub(crate) fn probe_multicast(interfaces: &[Interface]) -> Vec<InterfaceReach> {
     interfaces.iter().map(probe).collect()
 }
 
+/// Over the port of mDNS, as discovery does: a firewall may let that through and nothing else.
 fn echoes_multicast(ip: Ipv4Addr) -> io::Result<bool> {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-    let options = socket2::SockRef::from(&socket);
-    options.set_multicast_if_v4(&ip)?;
-    options.set_multicast_loop_v4(true)?;
-    options.set_multicast_ttl_v4(1)?;
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_reuse_address(true)?;
+    #[cfg(unix)]
+    socket.set_reuse_port(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, MDNS_PORT)).into())?;
+    socket.set_multicast_if_v4(&ip)?;
+    socket.set_multicast_loop_v4(true)?;
+    socket.set_multicast_ttl_v4(1)?;
     socket.join_multicast_v4(&GROUP, &ip)?;
-    socket.set_read_timeout(Some(PROBE_WAIT))?;
-    let port = socket.local_addr()?.port();
-    let word = *b"exo multicast probe";
-    socket.send_to(&word, SocketAddr::from((GROUP, port)))?;
-    let mut heard = [0; 64];
-    loop {
+    let socket = UdpSocket::from(socket);
+    let since_epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let query = query_for_nobody(since_epoch.as_nanos() as u64);
+    socket.send_to(&query, SocketAddr::from((GROUP, MDNS_PORT)))?;
+    hears(&socket, &query, SocketAddr::from((ip, MDNS_PORT)))
+}
+
+/// An mDNS query for a name that nobody has: whoever hears it is silent.
+fn query_for_nobody(number: u64) -> Vec<u8> {
+    let name = format!("exo-probe-{number:016x}");
+    let mut query = vec![0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]; // one question
+    for label in [name.as_str(), "local"] {
+        query.push(label.len() as u8);
+        query.extend(label.as_bytes());
+    }
+    query.extend([0, 0, 16, 0, 1]); // its texts, in the class of the internet
+    query
+}
+
+/// Whether this datagram comes from there in time, whatever else comes.
+fn hears(socket: &UdpSocket, word: &[u8], sender: SocketAddr) -> io::Result<bool> {
+    let deadline = Instant::now() + PROBE_WAIT;
+    let mut heard = [0; 9000]; // the longest of mDNS
+    for _ in 0..PROBE_DATAGRAMS_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(false);
+        }
+        socket.set_read_timeout(Some(left))?;
         match socket.recv_from(&mut heard) {
-            Ok((n, from)) if heard[..n] == word && from.port() == port => return Ok(true),
+            Ok((n, from)) if heard[..n] == *word && from == sender => return Ok(true),
             Ok(_) => {}
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
                 return Ok(false);
@@ -162,6 +213,7 @@ fn echoes_multicast(ip: Ipv4Addr) -> io::Result<bool> {
             Err(e) => return Err(e),
         }
     }
+    Ok(false)
 }
 
 #[cfg(test)]
@@ -207,6 +259,52 @@ mod tests {
         let is_probed = |text| interface(text).is_probed_beyond();
         assert!(is_probed("10.0.0.1/24") && !is_probed("127.0.0.1/8") && !is_probed("fd00::2/64"));
         assert_eq!(is_multicast_heard([127, 0, 0, 1].into()), None, "a node that only this machine reaches");
+    }
+
+    #[test]
+    fn virtual_interfaces_say_nothing_beside_devices() {
+        let root = tempfile::tempdir().unwrap();
+        let shown = root.path().join("sys/class/net");
+        for folder in ["eth0/device", "br0/lower_eth0/device", "docker0/lower_veth1", "wg0"] {
+            std::fs::create_dir_all(shown.join(folder)).unwrap();
+        }
+        let kept = |names: &[&str]| {
+            let named = |name: &&str| Interface { name: (*name).to_owned(), ..interface("10.0.0.1/24") };
+            let mut interfaces: Vec<Interface> = names.iter().map(named).collect();
+            keep_devices(&mut interfaces, root.path());
+            interfaces.into_iter().map(|interface| interface.name).collect::<Vec<_>>()
+        };
+        assert_eq!(kept(&["docker0", "eth0", "eth0:1", "wg0"]), ["eth0", "eth0:1"]);
+        assert_eq!(kept(&["br0", "docker0"]), ["br0"]);
+        assert_eq!(kept(&["docker0", "wg0"]), ["docker0", "wg0"], "there is no device, as in a container");
+    }
+
+    #[test]
+    fn a_probe_hears_its_own_datagram_and_ends_in_its_time_whatever_others_send() {
+        let own = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let there = own.local_addr().unwrap();
+        own.send_to(b"word", there).unwrap();
+        assert!(hears(&own, b"word", there).unwrap());
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while began.elapsed() < PROBE_WAIT * 10 {
+                    other.send_to(b"word", there).unwrap();
+                    std::thread::park_timeout(PROBE_WAIT / 10);
+                }
+            });
+            assert!(!hears(&own, b"word", there).unwrap(), "of another sender");
+            assert!(began.elapsed() < PROBE_WAIT * 8, "{:?}", began.elapsed());
+        });
+    }
+
+    #[test]
+    fn a_probe_is_a_query_that_a_reader_of_dns_understands() {
+        let query = query_for_nobody(0x2a);
+        assert_eq!(query.len(), 12 + 1 + 26 + 1 + 5 + 5);
+        assert_eq!(query[12..39], *b"\x1aexo-probe-000000000000002a");
+        assert_eq!(query[39..], *b"\x05local\0\0\x10\0\x01");
     }
 
     #[test]

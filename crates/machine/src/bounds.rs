@@ -166,7 +166,7 @@ fn of_devices() -> Vec<Bound> {
             "steps in which a device gave what is no number",
             format!("2 within {}, of two requests with different prompts", time(non_finite::WITHIN)),
             "machine",
-            "the device is in quarantine: the processor 10 min, a card as well the first time and 6 h from then on, or until `exo devices --retry`; its stages go elsewhere",
+            "the device is in quarantine until `exo devices --retry`: the processor 10 min or until its node starts again, a card 10 min the first time and 6 h from then on; its stages go elsewhere",
         ),
     ]
 }

@@ -120,8 +120,14 @@ impl Library {
         let found = tokio::task::spawn_blocking(move || Origin::with_folder(&record.path)).await?;
         let (origin, folder) = found.ok_or(LibraryError::NotOfHub)?;
         let mut compared = compare(&origin, &folder).await?;
-        if matches!(compared, Comparison::Differs { .. }) && self.repair_whole(id, &origin, holders).await? {
-            compared = compare(&origin, &folder).await?;
+        if matches!(compared, Comparison::Differs { .. }) {
+            match self.repaired_and_compared(id, (&origin, &folder), holders).await {
+                Ok(again) => compared = again.unwrap_or(compared),
+                // What was found is noted below all the same.
+                Err(error) => {
+                    tracing::error!(target: "events::model", model = %id, error = chain(&error), "what a check found damaged was not repaired");
+                }
+            }
         }
         let (outcome, matches) = match compared {
             Comparison::Matches { bytes } => (CheckOutcome::Matches { bytes, nodes: Vec::new() }, true),
@@ -134,6 +140,19 @@ impl Library {
             tracing::warn!(model = %id, error = chain(&error), "what a check found is not kept");
         }
         Ok(outcome)
+    }
+
+    /// What a comparison says once what is damaged has come again; `None` where it has not.
+    async fn repaired_and_compared(
+        &self,
+        id: ModelId,
+        (origin, folder): (&Origin, &Path),
+        holders: &[Holder],
+    ) -> Result<Option<Comparison>, LibraryError> {
+        if !self.repair_whole(id, origin, holders).await? {
+            return Ok(None);
+        }
+        compare(origin, folder).await.map(Some)
     }
 
     /// Whether a model may be placed, by a command or a request of this node: not once a check has found that

@@ -263,7 +263,9 @@ impl Compute {
         if !self.is_here(device) || self.left_out.is_some() {
             return None;
         }
-        let why = format!("in quarantine for ten minutes: {reason}; a restart of the node ends that sooner");
+        let why = format!(
+            "in quarantine for ten minutes: {reason}; `exo devices --retry` or a restart of the node ends that sooner"
+        );
         let text = format!("the device {device} is {why}");
         self.left_out = Some((until, why));
         Some(text)

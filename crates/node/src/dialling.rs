@@ -1,6 +1,7 @@
 //! Dialling one node at all of its addresses: side by side, and the first that answers counts.
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exo_machine::{ADDRESSES_APART, TRANSPORTS_APART};
@@ -34,7 +35,8 @@ pub async fn first_to_answer<W: Clone, T, E, F: Future<Output = Result<T, E>>>(
 
 /// Opens a channel to a member over whichever way answers first, all of them together within `within`. The
 /// ways over the better transport stand in front; those over the other one begin a moment later, or once all
-/// of these have failed.
+/// of these have failed. Else why that failed which tells most: an address that nobody answers at hides no
+/// node that says why it refuses.
 pub async fn dial(
     endpoint: &Endpoint,
     peer: NodeId,
@@ -44,12 +46,42 @@ pub async fn dial(
 ) -> Option<Result<Channel, DialError>> {
     let (_, addr) = *ways.first()?;
     let transports: Vec<_> = ways.chunk_by(|a, b| a.0 == b.0).map(<[_]>::to_vec).collect();
-    let at = |(via, address)| endpoint.dial(peer, address, via, purpose, within);
+    let kept = Mutex::new(None);
+    let why = &kept;
+    let at = |(via, address)| async move {
+        let dialled = endpoint.dial(peer, address, via, purpose, within).await;
+        dialled.map_err(|error| keep(why, error))
+    };
     let over = |ways: Vec<(Transport, SocketAddr)>| async move {
         first_to_answer(ADDRESSES_APART, &ways, at).await.expect("no part of a list is empty")
     };
     let first = tokio::time::timeout(within, first_to_answer(TRANSPORTS_APART, &transports, over)).await;
-    first.unwrap_or(Some(Err(DialError::Timeout { addr, within })))
+    match first {
+        Ok(Some(Ok(channel))) => return Some(Ok(channel)),
+        Ok(_) => {}
+        Err(_) => keep(why, DialError::Timeout { addr, within }),
+    }
+    kept.into_inner().unwrap_or_else(PoisonError::into_inner).map(Err)
+}
+
+/// The last of those that tell most.
+fn keep(why: &Mutex<Option<DialError>>, error: DialError) {
+    let mut kept = why.lock().unwrap_or_else(PoisonError::into_inner);
+    if kept.as_ref().is_none_or(|kept| tells(kept) <= tells(&error)) {
+        *kept = Some(error);
+    }
+}
+
+/// How much an error tells of why there is no channel: the node's own word most, silence least.
+fn tells(error: &DialError) -> u8 {
+    match error {
+        DialError::Timeout { .. } => 0,
+        DialError::NotMember { .. }
+        | DialError::WrongPeer { .. }
+        | DialError::Refused { .. }
+        | DialError::Version { .. } => 2,
+        _ => 1,
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +128,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_member_is_reached_beside_silent_addresses_and_over_the_transport_that_gets_through() {
-        let keys = [NodeKey::from_seed(&[1; 32]), NodeKey::from_seed(&[2; 32])];
+        let keys = [1, 2, 3].map(|seed| NodeKey::from_seed(&[seed; 32]));
         let members = MemberSet::new(keys.each_ref().map(NodeKey::node_id));
         let (one, other) = (endpoint(&keys[0], &members).await, endpoint(&keys[1], &members).await);
         let (peer, there) = (other.node(), other.local_addr());
@@ -125,6 +157,9 @@ mod tests {
         let late = dial(&one, peer, &[silent[0], silent[1]], 9, within).await.unwrap().unwrap_err();
         assert!(matches!(late, DialError::Timeout { .. }), "{late}");
         assert!(began.elapsed() < Duration::from_secs(5), "all of them together");
+        let (third, ways) = (keys[2].node_id(), [silent[0], (Transport::Tcp, there)]);
+        let told = dial(&one, third, &ways, 9, Duration::from_secs(1)).await.unwrap().unwrap_err();
+        assert!(matches!(told, DialError::WrongPeer { .. }), "the silent address hides it: {told}");
         assert!(dial(&one, peer, &[], 9, within).await.is_none());
         accepting.abort();
     }

@@ -13,6 +13,7 @@ use exo_api::{
 };
 use exo_cluster::wire::limits::{COUNTED_ENDS_MAX, COUNTED_MODELS_MAX};
 use exo_cluster::wire::{ModelTotals, Traffic};
+use exo_machine::LinkId;
 use exo_types::NodeId;
 use futures_util::StreamExt;
 
@@ -37,8 +38,20 @@ pub struct Meters {
 pub struct LinkMeter {
     sent: AtomicU64,
     received: AtomicU64,
-    /// The address of this machine that the last data link to it runs over.
-    local: Mutex<Option<IpAddr>>,
+    /// The addresses of this machine that the open data links to it run over.
+    over: Mutex<BTreeMap<LinkId, Option<IpAddr>>>,
+}
+
+/// A data link that is open. Dropping it says that it is not any more.
+pub struct OpenDataLink {
+    meter: Arc<LinkMeter>,
+    link: LinkId,
+}
+
+impl Drop for OpenDataLink {
+    fn drop(&mut self) {
+        self.meter.over.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.link);
+    }
 }
 
 impl LinkMeter {
@@ -50,9 +63,10 @@ impl LinkMeter {
         self.received.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// A data link stands, over this address of the machine.
-    pub fn runs_over(&self, local: Option<IpAddr>) {
-        *self.local.lock().unwrap_or_else(PoisonError::into_inner) = local;
+    /// A data link stands, over this address of the machine, until what is given back is dropped.
+    pub fn runs_over(self: &Arc<Self>, link: LinkId, local: Option<IpAddr>) -> OpenDataLink {
+        self.over.lock().unwrap_or_else(PoisonError::into_inner).insert(link, local);
+        OpenDataLink { meter: self.clone(), link }
     }
 }
 
@@ -112,12 +126,13 @@ impl Meters {
     }
 
     /// Whether the data link to each member runs over a radio of this machine, as far as that is known of the
-    /// machine's addresses.
+    /// machine's addresses: the newest of those that are open, if two are for a moment.
     pub fn wireless(&self, by_address: &BTreeMap<IpAddr, bool>) -> BTreeMap<NodeId, bool> {
         let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let is_wireless = |meter: &LinkMeter| {
-            let local = *meter.local.lock().unwrap_or_else(PoisonError::into_inner);
-            by_address.get(&local?).copied()
+            let over = meter.over.lock().unwrap_or_else(PoisonError::into_inner);
+            let (_, local) = over.last_key_value()?;
+            by_address.get(local.as_ref()?).copied()
         };
         links.iter().filter_map(|(node, meter)| Some((*node, is_wireless(meter)?))).collect()
     }
@@ -281,11 +296,22 @@ mod tests {
     fn a_link_is_wireless_by_the_address_that_it_runs_over_and_unknown_without_one() {
         let [radio, cable, unknown] = [1, 2, 3].map(|last| IpAddr::from([10, 0, 0, last]));
         let (meters, by_address) = (Meters::default(), BTreeMap::from([(radio, true), (cable, false)]));
-        for (number, local) in (1..).zip([Some(radio), Some(cable), Some(unknown), None]) {
-            meters.link(NodeId([number; 32])).runs_over(local);
-        }
+        let opened =
+            |number: u8, link, local| meters.link(NodeId([number; 32])).runs_over(LinkId(link), local);
+        let mut open: Vec<_> = [Some(radio), Some(cable), Some(unknown), None]
+            .into_iter()
+            .zip(1..)
+            .map(|(local, number)| opened(number, u64::from(number), local))
+            .collect();
+        let is_wireless = || meters.wireless(&by_address);
         let expected = BTreeMap::from([(NodeId([1; 32]), true), (NodeId([2; 32]), false)]);
-        assert_eq!(meters.wireless(&by_address), expected);
+        assert_eq!(is_wireless(), expected);
+        let replaced = opened(2, 5, Some(radio));
+        assert_eq!(is_wireless().get(&NodeId([2; 32])), Some(&true), "the newer one");
+        drop(replaced);
+        assert_eq!(is_wireless(), expected, "the one that lost the race says nothing any more");
+        open.clear();
+        assert_eq!(is_wireless(), BTreeMap::new());
     }
 
     fn watch(meters: &Arc<Meters>, model: &str) -> RequestWatch {

@@ -255,8 +255,7 @@ impl<'a> Bench<'a> {
             self.model
         );
         println!("| {} | {expected:.3} | {measured:.3} |", planned.pins().join(", "));
-        let holders = plan["alone"].as_array().map_or(0, Vec::len);
-        Ok(split_verdict(&self.model, memory_mib, &planned, holders))
+        Ok(split_verdict(&self.model, memory_mib, &planned, holders(plan)?))
     }
 
     /// Both are planned before anything is placed, whose memory would not be free.
@@ -277,6 +276,16 @@ impl<'a> Bench<'a> {
 /// Seconds that the plan's objective counts.
 fn objective_s(plan: &Value) -> anyhow::Result<f64> {
     Ok(plan["objective_ms"].as_f64().context("the plan has no objective")? / 1e3)
+}
+
+/// How many devices can hold the whole model by the plan, which looks at each of them alone.
+fn holders(plan: &Value) -> anyhow::Result<usize> {
+    let alternatives = plan["alternatives"].as_array().context("the plan has no alternatives")?;
+    let alone = || alternatives.iter().filter(|other| other["kind"] == "alone");
+    if alone().count() < NODES {
+        bail!("the plan looks at {} of {NODES} nodes alone", alone().count());
+    }
+    Ok(alone().filter(|other| !other["plan"].is_null()).count())
 }
 
 /// Of seconds for each placement; the plan's is the first.
@@ -380,6 +389,25 @@ mod tests {
         assert!(split_verdict("m", 300, &halves, 0).is_kept);
         assert!(!split_verdict("m", 300, &halves, 1).is_kept, "it fits one of them");
         assert!(!split_verdict("m", 300, &Placement::alone("ben/cpu", 8), 0).is_kept);
+    }
+
+    #[test]
+    fn those_who_can_hold_a_model_alone_are_counted_among_the_plans_alternatives() {
+        let other = |kind: &str, plan: Value| json!({ "kind": kind, "node_name": "anna", "plan": plan });
+        let found = json!({ "objective_ms": 1.0 });
+        let held = |plans: [Value; 2]| {
+            let alone = plans.map(|plan| other("alone", plan));
+            let others = [other("without", found.clone()), other("with", Value::Null)];
+            holders(&json!({ "alternatives": alone.into_iter().chain(others).collect::<Vec<_>>() }))
+        };
+        assert_eq!(held([Value::Null, Value::Null]).unwrap(), 0);
+        assert_eq!(held([Value::Null, found.clone()]).unwrap(), 1);
+        assert_eq!(held([found.clone(), found.clone()]).unwrap(), 2);
+        assert!(holders(&json!({ "alone": [] })).is_err(), "a plan that says nothing of them");
+        assert!(
+            holders(&json!({ "alternatives": [other("alone", Value::Null)] })).is_err(),
+            "one of two nodes"
+        );
     }
 
     #[test]

@@ -170,6 +170,8 @@ fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -
     let noticed = sorted(outcomes.iter().map(|outcome| outcome.noticed.unwrap_or(NOTICE_MAX)));
     let (p50, p95) = (percentile(&pauses, 50), percentile(&pauses, 95));
     let is_within = |found: Duration, bound: Option<Duration>| bound.is_none_or(|bound| found <= bound);
+    // A killed stage goes on where somebody loads its layers.
+    let has_loads = stop.is_some() || who.stage().is_none() || outcomes.iter().all(|o| o.loads[0] > 0);
     let [of_the_lost, others] = [0, 1].map(|kind| outcomes.iter().map(|o| o.loads[kind]).sum::<usize>());
     let what = stop.map_or("kills".to_owned(), |stop| format!("stops for {} s", stop.as_secs()));
     let mut line = format!(
@@ -199,6 +201,7 @@ fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -
             && is_within(p95, bounds.p95)
             && is_within(percentile(&beyond, 100), bounds.beyond)
             && is_within(percentile(&noticed, 100), bounds.noticed)
+            && has_loads
             && others == 0,
     }
 }
@@ -260,6 +263,9 @@ fn strike(cluster: &mut Cluster, options: &Options, who: Who, seed: u64) -> anyh
 
     let blow = Blow { victim, by, instance: &instance, who, stop: options.stop() };
     let (times, (struck, noticed)) = beside(&questions, asking, STRUCK_AFTER, || blow.fall(cluster))?;
+    if !times.iter().all(|times| times.goes_on_after(struck)) {
+        bail!("an answer was over before it happened: nothing of it had to go on");
+    }
     let mut loads = [0; 2];
     for (at, before) in others.iter().zip(loaded) {
         for layers in cluster.loads(*at)?.get(before..).unwrap_or_default() {

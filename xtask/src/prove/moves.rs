@@ -152,7 +152,8 @@ fn disturb(cluster: &mut Cluster, options: &Options, change: Change, seed: u64) 
         match change {
             Change::Leave => cluster.leave(goes)?,
             Change::Drain => drain(cluster, &instance, goes, by)?,
-            Change::Join => join(cluster, by)?,
+            // Watched already.
+            Change::Join => return join(cluster, by).map(|()| began),
         }
         rest(WATCH);
         Ok(began)
@@ -182,16 +183,23 @@ fn serves_without(view: &Value, instance: &str, name: &str) -> bool {
     })
 }
 
-/// One more node comes, and is one of the cluster; what is placed stays where it is.
+/// One more node comes, and is one of the cluster; what is placed stays where it is, for as long as the
+/// streams are watched behind that, too.
 fn join(cluster: &mut Cluster, by: usize) -> anyhow::Result<()> {
     let before = placements(&cluster.view(by)?);
     let size = cluster.grow(0)? + 1;
     cluster.wait_seen(by, size, MOVE_MAX)?;
-    let after = placements(&cluster.view(by)?);
-    if after != before {
-        bail!("what was placed as {before:?} is {after:?}");
+    let seen = Instant::now();
+    loop {
+        let after = placements(&cluster.view(by)?);
+        if after != before {
+            bail!("what was placed as {before:?} is {after:?}");
+        }
+        if seen.elapsed() > WATCH {
+            return Ok(());
+        }
+        rest(POLL);
     }
-    Ok(())
 }
 
 #[cfg(test)]

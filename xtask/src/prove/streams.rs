@@ -38,6 +38,11 @@ impl TokenTimes {
         let from = std::iter::once(then).chain(later.clone());
         later.zip(from).map(|(at, before)| at - before).max().unwrap_or_default()
     }
+
+    /// Whether a token came after then.
+    pub fn goes_on_after(&self, then: Instant) -> bool {
+        self.0.last().is_some_and(|at| *at > then)
+    }
 }
 
 /// The longest pause of several clients.
@@ -216,6 +221,8 @@ mod tests {
         assert_eq!(times.longest_pause_since(at(505)), Duration::from_millis(80));
         assert_eq!(times.longest_pause_since(at(400)), Duration::from_millis(100), "from then on");
         assert_eq!(times.longest_pause_since(at(600)), Duration::ZERO);
+        assert!(times.goes_on_after(at(599)) && !times.goes_on_after(at(600)));
+        assert!(!TokenTimes::default().goes_on_after(at(0)), "no token at all");
         let clients = [times, TokenTimes([0, 700].map(at).to_vec()), TokenTimes::default()];
         assert_eq!(longest_pause(&clients), Duration::from_millis(700));
     }

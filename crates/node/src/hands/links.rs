@@ -196,9 +196,7 @@ impl LinkHands {
         self.last = LinkId(self.last.0 + 1);
         let (link, peer, remote, via) = (self.last, channel.peer, channel.remote, channel.via);
         let meter = self.meters.link(peer);
-        if purpose == Purpose::Data {
-            meter.runs_over(channel.local);
-        }
+        let open = (purpose == Purpose::Data).then(|| meter.runs_over(link, channel.local));
         let (queue, outgoing) = mpsc::channel(QUEUE_LEN_MAX);
         let closed = CancellationToken::new();
         let (writer, reader) = channel.split(limits_of(purpose));
@@ -207,7 +205,10 @@ impl LinkHands {
         // The reader holds the queue weakly: only the table keeps a link open.
         let (write, read) = tasks::tasks(ends, writer, reader, outgoing, queue.downgrade());
         self.writers.spawn(write);
-        tokio::spawn(read);
+        tokio::spawn(async move {
+            read.await;
+            drop(open);
+        });
         let room = Arc::new(Semaphore::new(queue_bytes_max(purpose) as usize));
         self.links.insert(link, Link { queue, room, _closed: closed.drop_guard() });
         Some(Input::LinkUp { link, peer, purpose, via, remote, dial })

@@ -72,7 +72,7 @@ metrics! {
     LINK_BANDWIDTH Gauge "exo_link_bandwidth_bytes_per_second" "How fast bytes come from a member, as last measured";
     LINK_SENT Counter "exo_link_sent_bytes" "Bytes of frames sent to a member";
     LINK_RECEIVED Counter "exo_link_received_bytes" "Bytes of frames received from a member";
-    LINK_PACKETS Counter "exo_link_sent_packets" "Packets sent to a member, where the transport counts them";
+    LINK_PACKETS Counter "exo_link_sent_packets" "Packets sent to a member over QUIC";
     LINK_LOST Counter "exo_link_lost_packets" "Of these, packets lost on the way";
 
     INSTANCE_READY Gauge "exo_instance_ready" "Whether an instance serves";

@@ -1,12 +1,12 @@
 //! A whole copy that exo fetched from a hub and that a disk has damaged since.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io;
 
 use exo_types::ModelId;
 
 use super::Store;
-use crate::disk::failed;
+use crate::disk::{Fingerprint, failed};
 use crate::local::{read_local, usable_local};
 use crate::registry::{Local, LocalFile};
 use crate::{ChunkError, ChunkRef, StoreError};
@@ -52,10 +52,16 @@ impl Store {
     }
 }
 
-/// The file is then what was hashed, so it keeps the time of that.
+/// Only into the very file that was hashed, asked of the opened one, and through no link. It is then what was
+/// hashed, so it keeps the time of that.
 fn write_anew(file: &LocalFile, start: u64, bytes: &[u8]) -> io::Result<()> {
+    let is_link = fs::symlink_metadata(&file.path)?.is_symlink();
     let opened = OpenOptions::new().write(true).open(&file.path)?;
-    let modified = opened.metadata()?.modified()?;
+    let metadata = opened.metadata()?;
+    if is_link || Fingerprint::of(&metadata) != file.fingerprint {
+        return Err(io::Error::other("it is not the file that was hashed"));
+    }
+    let modified = metadata.modified()?;
     exo_stdx::write_all_at(&opened, bytes, start)?;
     opened.set_modified(modified)?;
     opened.sync_all()
@@ -63,7 +69,7 @@ fn write_anew(file: &LocalFile, start: u64, bytes: &[u8]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{self, File};
+    use std::fs::File;
     use std::path::Path;
 
     use exo_types::DType;
@@ -113,5 +119,35 @@ mod tests {
         store.repair_chunk(id, first, &of_chunk(&bytes, id)).unwrap();
         assert_eq!(fs::read(&fetched).unwrap(), bytes);
         assert!(store.record(id).unwrap().problem.is_none(), "it counts as what it was");
+    }
+
+    /// A file of five bytes, and what was noted of it.
+    fn noted(path: &Path) -> LocalFile {
+        fs::write(path, "right").unwrap();
+        let fingerprint = Fingerprint::of(&fs::metadata(path).unwrap());
+        LocalFile { path: path.to_owned(), fingerprint }
+    }
+
+    #[test]
+    fn a_file_that_is_another_by_now_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        let file = noted(&path);
+        write_anew(&file, 0, b"wr").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"wrght");
+        fs::write(&path, "another").unwrap();
+        write_anew(&file, 0, b"wr").unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), b"another");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_a_link_names_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("own.gguf"), folder.path().join("m.gguf"));
+        let LocalFile { fingerprint, .. } = noted(&path);
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        write_anew(&LocalFile { path: link, fingerprint }, 0, b"wr").unwrap_err();
+        assert_eq!(fs::read(&path).unwrap(), b"right");
     }
 }

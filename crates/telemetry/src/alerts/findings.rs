@@ -288,7 +288,7 @@ impl Findings<'_> {
             self.add("clock_skew", above(off as f64, 60.0, 30.0), affected(), name.clone(), text);
         }
         let text = format!(
-            "{name} hears nothing of the multicast that it sends: nodes that have not met it do not find it by themselves"
+            "{name} hears nothing of the multicast that it sends: nodes that have not met it may not find it by themselves"
         );
         let is_blocked = told.multicast_heard == Some(false) && self.is_found_by_somebody();
         self.add("multicast_blocked", bad(is_blocked), affected(), name.clone(), text);
@@ -404,13 +404,15 @@ impl Findings<'_> {
         }
     }
 
-    /// What is predicted of all hops, by the measured rates, is divided among them by their round trips.
+    /// What is predicted of all hops, by the measured rates, is divided among them by their round trips:
+    /// nothing while one of them has told none.
     fn over_wifi(&self, instance: &InstanceView) -> Option<OverWifi> {
         let predicted = instance.predicted.as_ref().filter(|_| instance.state == InstanceState::Ready)?;
         let nodes: Vec<&str> = instance.stages.iter().map(|stage| stage.node.as_str()).collect();
         // Behind the last stage the token goes back to the first.
         let hops = nodes.iter().zip(nodes.iter().cycle().skip(1)).filter(|(from, to)| from != to);
-        let hops: Vec<_> = hops.filter_map(|(from, to)| Some((from, to, self.link_of(from, to)?))).collect();
+        let hops = hops.map(|(from, to)| Some((from, to, self.link_of(from, to)?)));
+        let hops = hops.collect::<Option<Vec<_>>>()?;
         let (from, to, _) = hops.iter().find(|(_, _, (_, is_wireless))| *is_wireless)?;
         let between = (self.name_of(from), self.name_of(to));
         let all_ms: f64 = hops.iter().map(|(_, _, (rtt_ms, _))| rtt_ms).sum();

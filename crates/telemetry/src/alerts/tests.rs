@@ -552,6 +552,8 @@ fn wifi_is_worth_a_cable_by_the_part_of_a_token_that_its_link_takes() {
         w.1.nodes[1].links.push(LinkTelemetryView { rtt_ms: 10.0, ..link("c") });
     };
     assert_eq!(said(third), None);
+    let untold = |w: &mut World| w.0.instances[0].stages.push(stage_on("c", None));
+    assert_eq!(said(untold), None, "what the other hops take is not known");
 }
 
 #[test]

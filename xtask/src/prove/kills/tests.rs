@@ -42,6 +42,8 @@ fn every_answer_has_to_go_on_and_none_late() {
     assert!(none.line.starts_with("kills of the last stage: 0 of 1 runs") && !none.is_kept, "{}", none.line);
     let again = Outcome { loads: [1, 1], ..outcome(900) };
     assert!(!verdict(Who::Last, None, 1, &[again]).is_kept, "another one loaded what it had");
+    let no_load = Outcome { loads: [0, 0], ..outcome(900) };
+    assert!(!verdict(Who::Last, None, 2, &[outcome(900), no_load]).is_kept, "no one loaded what was lost");
 }
 
 #[test]
