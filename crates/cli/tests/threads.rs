@@ -179,11 +179,11 @@ fn an_idle_node_with_a_loaded_model_takes_less_than_a_hundredth_of_a_processor()
     let node = alone(&[]);
     assert_answers(&node);
     std::thread::sleep(Duration::from_secs(1)); // what an answer leaves to tidy up
-    // How often it wakes up depends on nobody else, what that takes does: neighbours on the machine only ever
-    // add (cold caches, a slower clock), for minutes at times. The best of a few looks is the node's, and where
-    // a little work is slow beside it, so is the node. On a quiet machine a hundredth of a processor is three
-    // times that work; on machines with neighbours an idle node took more than four times, as its code was cold
-    // at each of its wake-ups. A thread that never sleeps takes three hundred times.
+    // How often it wakes up depends on nobody else, what that takes does: neighbours on the machine only
+    // ever add (cold caches, a slower clock), for minutes at times. The best of a few looks is the node's,
+    // and where a little work is slow beside it, so is the node. On a quiet machine a hundredth of a
+    // processor is three times that work; on machines with neighbours an idle node took more than four
+    // times, as its code was cold at each of its wake-ups. A thread that never sleeps takes three hundred.
     let mut shares = Vec::new();
     let is_idle = |(share, little): &(f64, f64)| *share < f64::max(0.01, 8.0 * little);
     while shares.len() < 5 && !shares.iter().any(is_idle) {

@@ -16,7 +16,7 @@ use crate::world::{Event, World};
 
 /// Bytes per second that a model is fetched with.
 const FETCH_RATE: u64 = 400_000_000;
-/// How long a device that gave no numbers is left out: long for a run, which ends before a node's ten minutes.
+/// How long a device that gave no numbers is left out: a run ends before a node's ten minutes.
 const QUARANTINE: Duration = Duration::from_secs(8);
 
 impl World {
