@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use exo_types::Network;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::wireless;
+use crate::{shared_port, wireless};
 
 /// The group of mDNS.
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
@@ -167,7 +167,7 @@ pub(crate) fn probe_multicast(interfaces: &[Interface]) -> Vec<InterfaceReach> {
 /// Over the port of mDNS, as discovery does: a firewall may let that through and nothing else.
 fn echoes_multicast(ip: Ipv4Addr) -> io::Result<bool> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    share_port(&socket)?;
+    shared_port::share(&socket)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, MDNS_PORT)).into())?;
     socket.set_multicast_if_v4(&ip)?;
     socket.set_multicast_loop_v4(true)?;
@@ -178,19 +178,6 @@ fn echoes_multicast(ip: Ipv4Addr) -> io::Result<bool> {
     let query = query_for_nobody(since_epoch.as_nanos() as u64);
     socket.send_to(&query, SocketAddr::from((GROUP, MDNS_PORT)))?;
     hears(&socket, &query, SocketAddr::from((ip, MDNS_PORT)))
-}
-
-/// Other programs have the port of mDNS as well.
-#[cfg(unix)]
-fn share_port(socket: &Socket) -> io::Result<()> {
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)
-}
-
-/// Other programs have the port of mDNS as well.
-#[cfg(not(unix))]
-fn share_port(socket: &Socket) -> io::Result<()> {
-    socket.set_reuse_address(true)
 }
 
 /// An mDNS query for a name that nobody has: whoever hears it is silent.

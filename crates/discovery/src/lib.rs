@@ -17,6 +17,7 @@ mod gateways;
 mod interfaces;
 mod marks;
 mod remembered;
+mod shared_port;
 mod surroundings;
 mod wireless;
 
