@@ -858,6 +858,16 @@ export type FasterPlanView = {
   objective_ms: number;
 };
 
+/** What one source gave of a stage that is fetched. */
+export type FetchSourceView = {
+  /** Bytes that came from it since this fetch began. */
+  bytes: number;
+  /** Bytes per second on average since then. */
+  bytes_per_s: number;
+  /** Name of the member; absent for the model's hub. */
+  member?: string | null;
+};
+
 /** A number and where it comes from. */
 export type FigureView = {
   /** Seconds since the last of them. */
@@ -3025,6 +3035,8 @@ export type StageProgressView = {
   phase: StagePhase;
   /** Seconds that the rest takes at that rate; absent while nothing comes. */
   seconds_left?: number | null;
+  /** What came from where, most first, while it is fetched; absent where there is one source. */
+  sources?: Array<FetchSourceView>;
   /** Bytes that it needs. */
   total_bytes: number;
 };
