@@ -68,7 +68,9 @@ pub(super) async fn chunks(
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         (*progress)(news);
     };
-    loop {
+    let missing =
+        || -> Vec<_> { chunks.iter().copied().filter(|chunk| !partial.has_chunk(*chunk)).collect() };
+    while !missing().is_empty() {
         let round = rounds.begin().await;
         if round.is_empty() {
             return Err(rounds.error(partial.manifest().name.clone()));
@@ -76,11 +78,7 @@ pub(super) async fn chunks(
         let mut sources: Vec<Source<'_>> =
             round.into_iter().map(|holder| Source { holder, refused: RefusedChunks::default() }).collect();
         loop {
-            let missing: Vec<_> = chunks.iter().copied().filter(|chunk| !partial.has_chunk(*chunk)).collect();
-            if missing.is_empty() {
-                return Ok(());
-            }
-            let shared = SharedChunks::new(&missing);
+            let shared = SharedChunks::new(&missing());
             let asks: Vec<_> = sources
                 .into_iter()
                 .map(|source| source.take(endpoint, partial, shared.share(), &tell, received))
@@ -109,6 +107,7 @@ pub(super) async fn chunks(
             }
         }
     }
+    Ok(())
 }
 
 /// A holder that is asked in one round.
