@@ -589,7 +589,8 @@ fn reports_go_from_stage_to_stage_up_to_the_scheduler() {
     // Node 2 has two stages: the way up from either leads to node 1.
     for index in [1, 2] {
         let mut s = StageMachine::new(placement(1, 1, &[1, 2, 2, 4]), index, geometry);
-        assert_eq!(show(&s.handle(Time::ZERO, report(4))), ["not wired for 0 to 1: stage 3: x"]);
+        let told = format!("not wired for 0 to 1: stage 3: {}", ComputeFault::Several);
+        assert_eq!(show(&s.handle(Time::ZERO, report(4))), [told]);
         assert!(s.handle(Time::ZERO, report(2)).is_empty(), "of this node itself: it would go in a circle");
         assert!(s.handle(Time::ZERO, report(7)).is_empty(), "of a node without a stage");
     }

@@ -89,7 +89,7 @@ fn a_snapshot_survives_a_round_trip_and_a_contradictory_one_is_refused() {
 
 #[test]
 fn what_another_build_wrote_is_refused_by_its_number_with_what_to_do() {
-    for (first, got) in [(0x8c, 12), (0x8a, 10), (7, 3)] {
+    for (first, got) in [(0x8d, 13), (0x8b, 11), (7, 3)] {
         let mut bytes = placed(5, 1, &[1]).encode();
         bytes[0] = first;
         let error = Event::decode(&bytes).unwrap_err();

@@ -93,6 +93,8 @@ fn a_device_that_has_been_throttled_for_half_a_minute_counts_less_in_plans_and_t
     assert!(is_told(reasons.clone())[at] && !is_told(reasons.clone())[1 - at], "{reasons:?}");
     assert_ne!(then, first, "the other one is faster now");
     bench.now = Time::from_millis(32_000);
+    assert_eq!(plans_beside_heat(&mut bench, chosen, false).0[at], 70, "for a moment");
+    bench.now = Time::from_millis(43_000);
     assert_eq!(plans_beside_heat(&mut bench, chosen, false).0, [100, 100], "it has cooled down");
 }
 
