@@ -103,13 +103,15 @@ fn what_a_third_member_reaches_and_this_one_does_not_is_refused_and_not_waited_f
 fn udp_that_stops_between_two_members_loses_neither_and_no_answer() {
     let lasting = Duration::from_secs(20);
     for nodes in [2, 3] {
+        // Who starts dials before the others listen; links that are made anew are over what is preferred.
+        let reset = FaultKind::Reset { from: 0, to: 1, which: usize::MAX };
         let cut = FaultKind::CutUdp { from: 0, to: 1, lasting };
         let clients = clients::list(SEED, 8, 3_500, 20_000).into_iter();
         let client = |client: Client| Client { node: client.index % nodes, cancel: None, ..client };
         let scenario = Scenario {
             stages_min: nodes as u32,
             clients: clients.map(client).collect(),
-            ..scenario(nodes, true, &[(5_000, cut)], 40)
+            ..scenario(nodes, true, &[(1_500, reset), (5_000, cut)], 40)
         };
         let mut world = World::new(scenario, Options::default(), ALL);
         for ms in (4_750..40_000).step_by(250) {
@@ -119,9 +121,9 @@ fn udp_that_stops_between_two_members_loses_neither_and_no_answer() {
             }
             let over = [Purpose::Control, Purpose::Data].map(|purpose| world.linked_over(0, 1, purpose));
             match ms {
-                4_750 => assert!(over.contains(&Some(Transport::Quic)), "{over:?}"),
+                4_750 => assert_eq!(over, [Some(Transport::Quic), Some(Transport::Tcp)]),
                 12_000..25_000 => assert_eq!(over, [Some(Transport::Tcp); 2], "{ms} ms"),
-                _ => {}
+                _ => assert_eq!(over[1], Some(Transport::Tcp), "{ms} ms"),
             }
         }
         let report = world.report();
@@ -251,16 +253,16 @@ fn answers_go_on_when_two_devices_give_no_numbers_once() {
     assert_eq!(report.fired.get("step gives no numbers"), Some(&2));
 }
 
-/// The disk of a member that does not lead takes no entry for half a minute: all show that after its ten
+/// The disk of a member that does not lead takes no entry for 24 s: all show that after its ten
 /// seconds and until it answers, and what was asked meanwhile is answered.
 #[test]
 fn a_member_whose_disk_hangs_is_shown_so_until_it_writes_again() {
     let s = Duration::from_secs;
     let mut hung = 0;
-    for node in 0..2 {
-        let hang = FaultKind::SlowDisk { node: Whose::Node(node), by: s(30), lasting: s(10) };
+    for node in 0..3 {
+        let hang = FaultKind::SlowDisk { node: Whose::Node(node), by: s(24), lasting: s(10) };
         let client = Client { node, cancel: None, ..clients::list(SEED, 1, 6_000, 6_000).remove(0) };
-        let scenario = Scenario { clients: vec![client], ..scenario(3, true, &[(5_000, hang)], 100) };
+        let scenario = Scenario { clients: vec![client], ..scenario(3, true, &[(5_000, hang)], 60) };
         let mut world = World::new(scenario, Options::default(), ALL);
         let mut shown = |at_ms: u64| -> Vec<Vec<String>> {
             world.run_until(Time::from_millis(at_ms));
@@ -269,11 +271,10 @@ fn a_member_whose_disk_hangs_is_shown_so_until_it_writes_again() {
         let whom = node_id(&key(SEED, node)).to_full();
         assert!(shown(15_000).concat().is_empty(), "node {node}: not before ten seconds");
         hung += u32::from(shown(19_000).iter().all(|list| *list == [whom.clone()]));
-        let last = shown(90_000);
-        assert!(last.concat().is_empty(), "node {node}: it writes again: {last:?}");
+        assert!(shown(50_000).concat().is_empty(), "node {node}: it writes again");
         assert_eq!(world.report().failure, None, "node {node}");
     }
-    assert!(hung >= 1, "at most one of the two leads");
+    assert!(hung >= 2, "{hung} instead of the two that did not lead");
 }
 
 /// A device gives what is no number in two steps, of different requests: nothing is placed on it any more,
