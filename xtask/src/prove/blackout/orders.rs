@@ -35,22 +35,22 @@ pub fn place_and_unload(server: &Server, model: &str, acknowledged: &Acknowledge
     }
 }
 
-/// Lets a node in that asks, and puts it out.
-pub fn admit_and_remove(admin: &Server, guest: &str, acknowledged: &Acknowledged, is_over: &AtomicBool) {
-    let mut is_in = false;
+/// Puts a member out, or lets a node in that asks, until that is acknowledged.
+pub fn turn(admin: &Server, guest: &str, is_in: bool, acknowledged: &Acknowledged, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
-        let done = if is_in {
-            remove(admin, guest, acknowledged)
-        } else {
-            let admitted = admin.post("/exo/v1/members", &json!({ "node": guest }), ORDER_MAX);
-            admitted.map(|_| acknowledged.is_there(Subject::Member(guest.to_owned())))
-        };
+        let done = if is_in { remove(admin, guest, acknowledged) } else { admit(admin, guest, acknowledged) };
         match done {
-            Ok(()) if is_in => return,
-            Ok(()) => is_in = true,
+            Ok(()) => return,
             Err(_) => std::thread::park_timeout(AGAIN),
         }
     }
+}
+
+/// Lets a node in that asks.
+pub fn admit(admin: &Server, guest: &str, acknowledged: &Acknowledged) -> anyhow::Result<()> {
+    admin.post("/exo/v1/members", &json!({ "node": guest }), ORDER_MAX)?;
+    acknowledged.is_there(Subject::Member(guest.to_owned()));
+    Ok(())
 }
 
 /// Puts a member out.
