@@ -175,8 +175,6 @@ pub enum NodeStatus {
     Alive,
     /// The node is late, and is declared lost soon.
     Suspected,
-    /// Asleep or paused, and it said so.
-    Suspended,
     /// The node is gone without a word.
     Lost,
     /// The node ended, and said so.

@@ -26,8 +26,6 @@ pub const SERVICE_TYPE: &str = "_exo-gpu._tcp.local.";
 const NETWORK_CHECK_S: u32 = 1;
 /// How long the goodbye may take.
 const GOODBYE_MAX: Duration = Duration::from_millis(500);
-/// How long a suspected peer has to answer.
-const SUSPECT_MAX: Duration = Duration::from_secs(2);
 /// Reports that wait to be taken.
 const QUEUE_MAX: usize = 64;
 /// Records and timers that the library may hold. It keeps whatever anybody announces for as long as the
@@ -135,12 +133,6 @@ impl Discovery {
         // Also where the daemon does not take it: the next one starts with it.
         running.options = options;
         running.daemon.register(info).map_err(|e| UpdateError(e.to_string()))
-    }
-
-    /// Asks whether `node` is still there; if it does not answer within 2 s it is reported lost. Its
-    /// announcement alone would last two minutes.
-    pub fn suspect(&self, node: NodeId) {
-        let _ = lock(&self.running).daemon.verify(full_name(node), SUSPECT_MAX);
     }
 
     /// Says goodbye and stops. Blocks for a second at most.

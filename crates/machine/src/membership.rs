@@ -71,7 +71,6 @@ impl NodeMachine {
             Output::Persist(epoch) => self.writes.epoch(self.awake.ran(), epoch, &mut self.out),
             Output::NodeUp(node) => self.node_up(node),
             Output::NodeSuspected(node) => self.set_status(node, NodeStatus::Suspected),
-            Output::NodeSuspended { node, .. } => self.set_status(node, NodeStatus::Suspended),
             Output::NodeLost { node, reason } => self.node_lost(node, reason),
             Output::CoordinatorChanged { epoch, coordinator } => self.coordinator_changed(epoch, coordinator),
             Output::Lead { epoch } => self.lead(epoch),

@@ -34,8 +34,6 @@ pub struct Config {
     pub stagger: Duration,
     /// Least time between two announcements by one coordinator.
     pub epoch_age_min: Duration,
-    /// How long a suspended node may be late.
-    pub grace: Duration,
 }
 
 impl Default for Config {
@@ -53,7 +51,6 @@ impl Default for Config {
             patience: ms(3000),
             stagger: ms(600),
             epoch_age_min: ms(1000),
-            grace: ms(5000),
         }
     }
 }

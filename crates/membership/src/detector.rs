@@ -160,9 +160,6 @@ impl Peer {
                 () if self.reset.is_some() || now >= self.suspected_at(close, c) => NodeStatus::Suspected,
                 () => NodeStatus::Alive,
             },
-            NodeStatus::Suspended { until } if now >= until + c.grace => {
-                NodeStatus::Lost(LossReason::Overslept)
-            }
             other => other,
         };
         if matches!(self.status, NodeStatus::Lost(_)) {
@@ -191,7 +188,6 @@ impl Peer {
             NodeStatus::Suspected => {
                 Some(self.reset.map_or(lost_at(), |at| lost_at().min(at + c.declare_after_reset)))
             }
-            NodeStatus::Suspended { until } => Some(until + c.grace),
             NodeStatus::Lost(_) => None,
         }
     }

@@ -66,15 +66,14 @@ impl Membership {
     fn may_claim(&self) -> bool {
         let patient = self.now.since(self.waiting_since) < self.config.patience;
         let is_other = self.peers.values().any(|peer| peer.status == NodeStatus::Alive);
-        self.suspended.is_none()
-            && (self.now >= self.claims_from || !is_other)
+        (self.now >= self.claims_from || !is_other)
             && self.peers.values().all(|peer| match peer.status {
                 NodeStatus::Alive => peer
                     .said
                     .is_some_and(|s| matches!(s.role, Role::Seeking | Role::Following { fresh: false })),
                 NodeStatus::Suspected => false,
                 NodeStatus::Unseen => !patient,
-                NodeStatus::Suspended { .. } | NodeStatus::Lost(_) => true,
+                NodeStatus::Lost(_) => true,
             })
     }
 
@@ -126,8 +125,6 @@ impl Membership {
             self.epoch = Some(epoch);
         } else if epoch.key != self.me {
             self.follow(epoch);
-        } else if self.suspended.is_some() {
-            self.epoch = Some(epoch); // its number is used up; somebody else leads under the next
         } else {
             self.lead(epoch);
         }

@@ -45,15 +45,6 @@ pub enum Input {
     },
     /// The process ends: goodbye to all. Nothing comes out afterwards.
     Leave,
-    /// The node will not answer until then, and keeps what it holds. A coordinator steps down.
-    Suspend {
-        /// For people: "sleep", "too hot".
-        reason: String,
-        /// When it means to be back.
-        until: Time,
-    },
-    /// The node is back.
-    Resume,
     /// The machine slept, and its clock with it: the time that passes on this clock says nothing of it.
     Slept,
     /// The epoch of an [`Output::Persist`] is on disk. What was to be done in it comes out now, not before.
@@ -89,17 +80,10 @@ pub enum Output {
     /// and nothing that comes out before the answer says this epoch. Each is higher than the one before,
     /// unless that could not be written.
     Persist(Epoch),
-    /// The node works, for the first time or again after suspicion, suspension or loss.
+    /// The node works, for the first time or again after suspicion or loss.
     NodeUp(NodeId),
     /// The node may be gone. Decide nothing for good yet.
     NodeSuspected(NodeId),
-    /// The node is away on purpose until then and keeps what it holds.
-    NodeSuspended {
-        /// The node.
-        node: NodeId,
-        /// When it means to be back.
-        until: Time,
-    },
     /// The node is gone with everything it held. If it returns, a `NodeUp` follows.
     NodeLost {
         /// The node.
@@ -128,22 +112,4 @@ pub enum Output {
     StepDown,
     /// Call `handle` again at that time if nothing happens before. Replaces the previous one.
     WakeAt(Time),
-}
-
-/// How a member does, as this node sees it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NodeStatus {
-    /// Not heard yet.
-    Unseen,
-    /// The node works.
-    Alive,
-    /// Silent, or its connection was reset.
-    Suspected,
-    /// Away on purpose.
-    Suspended {
-        /// When it means to be back.
-        until: Time,
-    },
-    /// The node is gone.
-    Lost(LossReason),
 }

@@ -3,9 +3,7 @@
 //! Members hold leases at the coordinator and followers watch it: both are one heartbeat in each direction. A
 //! node is *suspected* after about a second of silence or at once when its connection is reset, and *lost*
 //! within five seconds, or a second and a half after a reset that nothing contradicts. Signs of life on its
-//! data link count as well, for ten seconds without a message. A clean exit says
-//! goodbye and is lost at once; a *suspended* node (sleep, heat) keeps its place until it said it would be
-//! back.
+//! data link count as well, for ten seconds without a message. A clean exit says goodbye and is lost at once.
 //!
 //! An election happens only when the coordinator is lost or two halves meet. There is no majority: of two
 //! nodes either may go on alone, and when halves merge, the side that serves more announces the higher
@@ -31,9 +29,9 @@ mod message;
 mod report;
 
 pub use config::{Config, EPOCH_JUMP_MAX, Persisted};
-pub use io::{Input, NodeStatus, Output};
+pub use io::{Input, Output};
 pub use machine::Membership;
-pub use message::{Body, Heartbeat, LogEnd, LossReason, MemberHealth, Message, MessageError, Rank, Role};
+pub use message::{Body, Heartbeat, LogEnd, LossReason, Message, MessageError, NodeStatus, Rank, Role};
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use exo_types::{Epoch, NodeId, Time};
 use crate::config::EPOCH_JUMP_MAX;
 use crate::detector::{Peer, SenderProcess};
 use crate::epoch_write::EpochWrite;
-use crate::message::{Body, MemberHealth, Message, Role, SUSPENSION_MS_MAX, short_reason};
+use crate::message::{Body, Message, Role};
 use crate::{Config, Input, LogEnd, LossReason, NodeStatus, Output, Persisted};
 
 /// A pause of this machine longer than this was a frozen process (laptop lid, debugger), not silent peers.
@@ -54,8 +54,6 @@ pub struct Membership {
     pub(crate) log: LogEnd,
     /// Members that are not followed, and until when.
     pub(crate) distrusted: BTreeMap<NodeId, Time>,
-    /// This node's own suspension: why and until when.
-    pub(crate) suspended: Option<(String, Time)>,
     pub(crate) ended: bool,
     pub(crate) woken_at: Option<Time>,
     /// This node led when its process last stood still, and nobody has said since that it follows it.
@@ -87,7 +85,6 @@ impl Membership {
             mains_power: false,
             log: LogEnd::default(),
             distrusted: BTreeMap::new(),
-            suspended: None,
             ended: false,
             woken_at: None,
             was_away: false,
@@ -172,11 +169,10 @@ impl Membership {
         self.was_away
     }
 
-    /// How a member does, as last said by an [`Output`]. This node itself is alive or suspended.
+    /// How a member does, as last said by an [`Output`]. This node itself is alive.
     pub fn status(&self, node: NodeId) -> Option<NodeStatus> {
         if node == self.me {
-            let until = self.suspended.as_ref().map(|(_, until)| *until);
-            return Some(until.map_or(NodeStatus::Alive, |until| NodeStatus::Suspended { until }));
+            return Some(NodeStatus::Alive);
         }
         self.shown.get(&node).copied()
     }
@@ -232,11 +228,6 @@ impl Membership {
                 self.log = log;
             }
             Input::Leave => self.leave(),
-            Input::Suspend { reason, until } => self.suspend(reason, until),
-            Input::Resume => {
-                self.suspended = None;
-                self.beat_soon();
-            }
             Input::Persisted(epoch) => self.persisted(epoch),
             Input::NotPersisted(epoch) => {
                 self.write.fail(epoch, self.epoch);
@@ -329,10 +320,6 @@ impl Membership {
             }
             Body::Announce(beat) => self.heartbeat(from, epoch, &beat, true),
             Body::Goodbye => peer.left(now),
-            Body::Suspended { for_ms, .. } => {
-                let until = now + Duration::from_millis(for_ms.min(SUSPENSION_MS_MAX));
-                (peer.status, peer.said) = (NodeStatus::Suspended { until }, None);
-            }
         }
     }
 
@@ -379,22 +366,6 @@ impl Membership {
             self.election = ElectionState::Seeking { clear_since: None };
             self.beat_soon();
         }
-    }
-
-    fn suspend(&mut self, reason: String, until: Time) {
-        let until = until.min(self.now + Duration::from_millis(SUSPENSION_MS_MAX));
-        self.suspended = Some((short_reason(reason), until));
-        if self.is_leading() {
-            self.stop_leading();
-            self.election = ElectionState::Seeking { clear_since: None };
-        }
-        self.beat_soon();
-    }
-
-    /// The coordinator's table, as statuses at this time.
-    pub(crate) fn keep_table(&mut self, table: &[(NodeId, MemberHealth)]) {
-        let now = self.now;
-        self.table = table.iter().map(|(node, seen)| (*node, seen.at(now))).collect();
     }
 
     pub(crate) fn linked(&self) -> Vec<NodeId> {

@@ -54,7 +54,7 @@ impl Membership {
             && self.coordinator() == Some(from)
             && epoch == self.epoch
         {
-            self.keep_table(&beat.table);
+            self.table = beat.table.iter().copied().collect();
         }
     }
 

@@ -7,12 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Entries of a coordinator's table; a cluster is smaller.
 const TABLE_MAX: usize = 4096;
-/// Bytes of a reason.
-const REASON_BYTES_MAX: usize = 256;
 /// Bytes of an encoded message: a full table.
 const MESSAGE_BYTES_MAX: usize = 512 + TABLE_MAX * 48;
-/// Longest suspension, milliseconds: a day.
-pub(crate) const SUSPENSION_MS_MAX: u64 = 24 * 3600 * 1000;
 
 /// One message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,13 +30,6 @@ pub enum Body {
     Announce(Heartbeat),
     /// I leave and hold nothing any more.
     Goodbye,
-    /// I am away for so long and keep what I hold.
-    Suspended {
-        /// To be displayed.
-        reason: String,
-        /// Milliseconds from now.
-        for_ms: u64,
-    },
 }
 
 /// A sign of life.
@@ -51,7 +40,7 @@ pub struct Heartbeat {
     /// Its standing, should there be an election.
     pub rank: Rank,
     /// From a coordinator: how every other member does. Empty from others.
-    pub table: Vec<(NodeId, MemberHealth)>,
+    pub table: Vec<(NodeId, NodeStatus)>,
 }
 
 /// What a node does in its epoch.
@@ -94,20 +83,15 @@ pub struct LogEnd {
     pub index: u64,
 }
 
-/// How a member does, in a coordinator's table.
+/// How a member does, as a node sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum MemberHealth {
+pub enum NodeStatus {
     /// Not heard yet.
     Unseen,
     /// The node works.
     Alive,
-    /// May be gone.
+    /// Silent, or its connection was reset.
     Suspected,
-    /// Away on purpose for so many more milliseconds.
-    Suspended {
-        /// From now.
-        for_ms: u64,
-    },
     /// The node is gone.
     Lost(LossReason),
 }
@@ -171,19 +155,8 @@ impl Message {
                 at_most("table entries", beat.table.len() as u64, TABLE_MAX as u64)
             }
             Body::Goodbye => Ok(()),
-            Body::Suspended { reason, for_ms } => {
-                at_most("reason bytes", reason.len() as u64, REASON_BYTES_MAX as u64)?;
-                at_most("suspension milliseconds", *for_ms, SUSPENSION_MS_MAX)
-            }
         }
     }
-}
-
-/// `reason` cut to what a message may carry.
-pub(crate) fn short_reason(mut reason: String) -> String {
-    let end = (0..=REASON_BYTES_MAX.min(reason.len())).rev().find(|i| reason.is_char_boundary(*i));
-    reason.truncate(end.unwrap_or(0));
-    reason
 }
 
 fn at_most(what: &'static str, value: u64, max: u64) -> Result<(), MessageError> {
@@ -204,8 +177,6 @@ pub enum LossReason {
     Restarted,
     /// It is no member any more.
     Removed,
-    /// It did not return from suspension.
-    Overslept,
     /// It has not been heard since this node started or it was admitted.
     NeverSeen,
     /// Its connection was reset, and its port refuses another one.
@@ -222,7 +193,6 @@ impl fmt::Display for LossReason {
             Self::Reset => "connection reset",
             Self::Restarted => "restarted",
             Self::Removed => "removed from the cluster",
-            Self::Overslept => "did not return from suspension",
             Self::NeverSeen => "not seen yet",
             Self::Refused => "its process ended",
             Self::NoMessage => "no message for too long, though its data link lives",

@@ -6,7 +6,7 @@ use exo_types::{NodeId, Time};
 
 use crate::detector::Peer;
 use crate::machine::{ElectionState, Membership};
-use crate::message::{Body, Heartbeat, MemberHealth, Role};
+use crate::message::{Body, Heartbeat, Role};
 use crate::{LossReason, NodeStatus, Output};
 
 impl Membership {
@@ -26,8 +26,6 @@ impl Membership {
                 (_, NodeStatus::Unseen) => None,
                 (_, NodeStatus::Alive) => Some(Output::NodeUp(node)),
                 (_, NodeStatus::Suspected) => Some(Output::NodeSuspected(node)),
-                (NodeStatus::Suspended { .. }, NodeStatus::Suspended { .. }) => None, // the end moved a little
-                (_, NodeStatus::Suspended { until }) => Some(Output::NodeSuspended { node, until }),
                 (NodeStatus::Lost(_), NodeStatus::Lost(_)) => None, // lost is lost, whatever the reason
                 (_, NodeStatus::Lost(reason)) => Some(Output::NodeLost { node, reason }),
             });
@@ -61,13 +59,7 @@ impl Membership {
         let is_due = |node: NodeId, peer: &Peer| peer.next_beat <= now + self.interval(node) / 4;
         let due: Vec<_> =
             linked().filter(|(node, peer)| is_due(**node, peer)).map(|(node, _)| *node).collect();
-        let body = match &self.suspended {
-            Some((reason, until)) => {
-                let for_ms = u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX);
-                Body::Suspended { reason: reason.clone(), for_ms }
-            }
-            None => Body::Heartbeat(self.heartbeat_now()),
-        };
+        let body = Body::Heartbeat(self.heartbeat_now());
         for node in due {
             self.send(node, body.clone());
             // Whoever answers leaves the other time to speak first.
@@ -121,7 +113,7 @@ impl Membership {
             ElectionState::Seeking { .. } | ElectionState::Outside => Role::Seeking,
         };
         let listed = self.peers.iter().filter(|_| role == Role::Leading);
-        let table = listed.map(|(node, peer)| (*node, MemberHealth::of(peer.status, self.now))).collect();
+        let table = listed.map(|(node, peer)| (*node, peer.status)).collect();
         Heartbeat { role, rank: self.rank(), table }
     }
 
@@ -145,34 +137,5 @@ impl Membership {
             self.out.push(Output::WakeAt(at));
         }
         self.woken_at = next;
-    }
-}
-
-impl MemberHealth {
-    /// A status as the table says it.
-    pub(crate) fn of(status: NodeStatus, now: Time) -> Self {
-        match status {
-            NodeStatus::Unseen => Self::Unseen,
-            NodeStatus::Alive => Self::Alive,
-            NodeStatus::Suspected => Self::Suspected,
-            NodeStatus::Suspended { until } => {
-                Self::Suspended { for_ms: u64::try_from(until.since(now).as_millis()).unwrap_or(u64::MAX) }
-            }
-            NodeStatus::Lost(reason) => Self::Lost(reason),
-        }
-    }
-
-    /// What the table says, as a status.
-    pub(crate) fn at(self, now: Time) -> NodeStatus {
-        match self {
-            Self::Unseen => NodeStatus::Unseen,
-            Self::Alive => NodeStatus::Alive,
-            Self::Suspected => NodeStatus::Suspected,
-            Self::Suspended { for_ms } => {
-                let for_ms = for_ms.min(crate::message::SUSPENSION_MS_MAX);
-                NodeStatus::Suspended { until: now + Duration::from_millis(for_ms) }
-            }
-            Self::Lost(reason) => NodeStatus::Lost(reason),
-        }
     }
 }

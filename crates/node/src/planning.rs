@@ -257,9 +257,7 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 support_reason: device.support_reason.clone(),
             };
             let excluded = match (node.status, device.state, device.support) {
-                (NodeStatus::Lost | NodeStatus::Left | NodeStatus::Suspended, ..) => {
-                    Some("its node is not there".to_owned())
-                }
+                (NodeStatus::Lost | NodeStatus::Left, ..) => Some("its node is not there".to_owned()),
                 _ if node.is_drained => Some("its node is drained".to_owned()),
                 _ if node.is_disk_hung => Some("the disk of its node does not answer".to_owned()),
                 (_, DeviceState::Lost | DeviceState::Quarantined, _) => Some(device.state_reason.clone()),

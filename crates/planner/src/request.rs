@@ -113,7 +113,7 @@ pub struct PlanDevice {
     pub rates: DeviceRates,
     /// Part of its full speed that its temperature allows, in per cent.
     pub thermal_percent: u32,
-    /// Why it must not be used, whatever the model (leaving, suspended, as asked).
+    /// Why it must not be used, whatever the model (leaving, as asked).
     pub excluded: Option<String>,
     /// The room on its node's disk, where that bounds its layers.
     pub disk: Option<DiskBound>,

@@ -1802,7 +1802,7 @@ export type NodePullView = {
 };
 
 /** Whether a node is there. */
-export type NodeStatus = "alive" | "suspected" | "suspended" | "lost" | "left";
+export type NodeStatus = "alive" | "suspected" | "lost" | "left";
 
 /** Measurements of one node. */
 export type NodeTelemetryView = {

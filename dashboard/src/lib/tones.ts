@@ -8,7 +8,6 @@ export const isGone = (status: string | undefined) => status === "lost" || statu
 const TONES: Record<string, Tone> = {
   alive: "good",
   suspected: "warn",
-  suspended: "off",
   lost: "bad",
   left: "off",
   ready: "good",

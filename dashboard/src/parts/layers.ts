@@ -23,7 +23,7 @@ export function stageState(stage: StageView, node: NodeView | undefined): StageS
   const device = node?.devices.find((one) => one.id === stage.device);
   if (!node || isGone(node.status) || device?.state === "lost" || device?.state === "quarantined") return "missing";
   if (stage.weight_bytes_held < stage.weight_bytes) return "loading";
-  return node.status === "suspected" || node.status === "suspended" ? "late" : "held";
+  return node.status === "suspected" ? "late" : "held";
 }
 
 const DEVICE_RULES = ["device_lost", "device_quarantined"];

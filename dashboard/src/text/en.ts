@@ -103,7 +103,7 @@ export const en = {
   },
 
   states: {
-    node: { alive: "alive", suspected: "late", suspended: "asleep", lost: "lost", left: "ended" } as Record<string, string>,
+    node: { alive: "alive", suspected: "late", lost: "lost", left: "ended" } as Record<string, string>,
     instance: { placing: "being planned", loading: "loading", ready: "ready", degraded: "repairing", waiting: "waiting", failed: "failed" } as Record<string, string>,
     device: { usable: "usable", lost: "lost", verifying: "being checked", quarantined: "quarantined" } as Record<string, string>,
     support: { full: "fully supported", partial: "partly supported", experimental: "never tried on this hardware by us", unsupported: "not used" } as Record<string, string>,

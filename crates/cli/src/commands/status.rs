@@ -208,7 +208,6 @@ fn status_text(status: NodeStatus) -> &'static str {
     match status {
         NodeStatus::Alive => "alive",
         NodeStatus::Suspected => "suspected",
-        NodeStatus::Suspended => "suspended",
         NodeStatus::Lost => "lost",
         NodeStatus::Left => "left",
     }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::sim::{Sim, id, ids};
 use crate::config::EPOCH_JUMP_MAX;
 use crate::{
-    Body, Config, Heartbeat, Input, LossReason, MemberHealth, Membership, Message, Output, Persisted, Rank,
+    Body, Config, Heartbeat, Input, LossReason, Membership, Message, NodeStatus, Output, Persisted, Rank,
     Role,
 };
 
@@ -121,10 +121,10 @@ fn any_message() -> impl Strategy<Value = Message> {
         Just(Role::Leading)
     ];
     let seen = prop_oneof![
-        Just(MemberHealth::Unseen),
-        Just(MemberHealth::Alive),
-        any::<u64>().prop_map(|for_ms| MemberHealth::Suspended { for_ms }),
-        Just(MemberHealth::Lost(LossReason::Silent))
+        Just(NodeStatus::Unseen),
+        Just(NodeStatus::Alive),
+        Just(NodeStatus::Suspected),
+        Just(NodeStatus::Lost(LossReason::Silent))
     ];
     let table = proptest::collection::vec((0usize..4, seen).prop_map(|(i, seen)| (id(i), seen)), 0..6);
     let beat = (role, any::<u32>(), any::<u8>(), table).prop_map(|(role, served, uptime_class, table)| {
@@ -134,7 +134,6 @@ fn any_message() -> impl Strategy<Value = Message> {
         4 => beat.clone().prop_map(Body::Heartbeat),
         2 => beat.prop_map(Body::Announce),
         1 => Just(Body::Goodbye),
-        1 => any::<u64>().prop_map(|for_ms| Body::Suspended { reason: String::new(), for_ms }),
     ];
     (epoch, 0u64..3, body).prop_map(|(epoch, incarnation, body)| Message { epoch, incarnation, body })
 }

@@ -71,7 +71,7 @@ fn role(message: &Message) -> &'static str {
             Role::Following { fresh: false } => "follows in doubt",
             Role::Leading => "leads",
         },
-        Body::Goodbye | Body::Suspended { .. } => "goes",
+        Body::Goodbye => "goes",
     }
 }
 
@@ -177,16 +177,6 @@ fn an_epoch_that_a_node_left_while_writing_is_not_written_again() {
     assert_eq!((bench.asked(), bench.machine.coordinator()), (vec![], None), "its write is under way");
     bench.feed(Input::Persisted(epoch(7, 1)));
     assert_eq!(bench.machine.coordinator(), Some(id(1)));
-}
-
-#[test]
-fn a_candidate_that_falls_asleep_before_the_answer_does_not_lead() {
-    let mut bench = claiming();
-    bench.feed(Input::Suspend { reason: "lid".to_owned(), until: Time::from_millis(60_000) });
-    bench.feed(Input::Persisted(epoch(1, 0)));
-    assert_eq!((bench.machine.is_leading(), bench.machine.epoch()), (false, Some(epoch(1, 0))));
-    bench.feed(Input::Resume);
-    assert_eq!(bench.asked(), [epoch(2, 0)]);
 }
 
 #[test]
