@@ -7,7 +7,7 @@ use exo_backend::Device;
 use exo_backend_cuda::{Card, CudaDevice, CudaOptions};
 use exo_backend_wgpu::{Adapter, Api, WgpuDevice, WgpuOptions};
 use exo_device::{GraphicsCard, Identity};
-use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, SupportClass};
+use exo_types::{DeviceFacts, DeviceId, DeviceKind, SupportClass};
 
 use crate::Backend;
 
@@ -226,24 +226,13 @@ impl Accelerator {
 
     /// What is known of it while it stays shut.
     pub(crate) fn facts_unopened(&self, limit: Option<u64>) -> DeviceFacts {
+        let kind = if self.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu };
+        let memory_bytes = limit.or(self.memory_bytes).unwrap_or(0);
         DeviceFacts {
-            id: self.id(),
-            kind: if self.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
-            name: self.identity.name.clone(),
-            backend: self.backend.name().to_owned(),
-            memory_total_bytes: limit.or(self.memory_bytes).unwrap_or(0),
             memory_free_bytes: 0,
-            memory_domain: None,
             compute_units: self.compute_units.unwrap_or(0),
-            read_bytes_per_s: None,
-            flops_per_s: None,
-            rates_by_type: Vec::new(),
-            layer_rates: None,
-            rates_measured: None,
-            corrections: Corrections::default(),
-            unsupported_types: Vec::new(),
             support: SupportClass::Unsupported,
-            support_reason: String::new(),
+            ..DeviceFacts::unmeasured(self.id(), kind, &self.identity.name, self.backend.name(), memory_bytes)
         }
     }
 }

@@ -8,7 +8,7 @@ use exo_backend::{
     OpKind, Owner, Program, Recording, RunError, Stream, Support, Weight, WeightError,
 };
 use exo_device::CardSensors;
-use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
 
 use crate::api::{Api, CallError};
 use crate::card::Card;
@@ -119,24 +119,13 @@ impl CudaDevice {
 
 fn facts(card: &Card, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
     let (support, why) = exo_device::graphics_support(false, card.api.name(), card.architecture());
+    let kind = if card.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu };
     DeviceFacts {
-        id,
-        kind: if card.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
-        name: card.name.clone(),
-        backend: card.api.name().to_owned(),
-        memory_total_bytes: limit_bytes,
-        memory_free_bytes: limit_bytes,
-        memory_domain: None,
         compute_units: card.multiprocessors,
-        read_bytes_per_s: None,
-        flops_per_s: None,
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
         unsupported_types: DType::ALL.into_iter().filter(|dtype| !layout::is_supported(*dtype)).collect(),
         support,
         support_reason: why.to_owned(),
+        ..DeviceFacts::unmeasured(id, kind, &card.name, card.api.name(), limit_bytes)
     }
 }
 

@@ -9,7 +9,7 @@ use exo_backend::{
     Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
 use exo_device::CardSensors;
-use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
 
 use crate::adapter::Adapter;
 use crate::disk_cache::DiskCache;
@@ -168,24 +168,12 @@ impl WgpuDevice {
 fn facts(adapter: &Adapter, id: DeviceId, limit_bytes: u64) -> DeviceFacts {
     let (support, why) =
         exo_device::graphics_support(adapter.is_software, adapter.api.name(), adapter.architecture());
+    let kind = if adapter.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu };
     DeviceFacts {
-        id,
-        kind: if adapter.is_integrated { DeviceKind::IntegratedGpu } else { DeviceKind::DiscreteGpu },
-        name: adapter.name.clone(),
-        backend: adapter.api.name().to_owned(),
-        memory_total_bytes: limit_bytes,
-        memory_free_bytes: limit_bytes,
-        memory_domain: None,
-        compute_units: 0,
-        read_bytes_per_s: None,
-        flops_per_s: None,
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
         unsupported_types: DType::ALL.into_iter().filter(|dtype| !layout::is_supported(*dtype)).collect(),
         support,
         support_reason: why.to_owned(),
+        ..DeviceFacts::unmeasured(id, kind, &adapter.name, adapter.api.name(), limit_bytes)
     }
 }
 

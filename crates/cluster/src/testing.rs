@@ -1,9 +1,9 @@
 //! Small values for this crate's tests.
 
 use exo_types::{
-    Attempt, Corrections, DeviceFacts, DeviceId, DeviceKind, Epoch, InstanceId, KvDType, LayerRange,
-    LayerShape, ModelId, ModelShape, NodeFacts, NodeId, Placement, PlacementId, Principal, PromptQuery,
-    RequestId, SampledToken, SamplingParams, SequenceId, SequenceSpec, Shard, Stage, SupportClass, Term,
+    Attempt, DeviceFacts, DeviceId, DeviceKind, Epoch, InstanceId, KvDType, LayerRange, LayerShape, ModelId,
+    ModelShape, NodeFacts, NodeId, Placement, PlacementId, Principal, PromptQuery, RequestId, SampledToken,
+    SamplingParams, SequenceId, SequenceSpec, Shard, Stage, Term,
 };
 
 use crate::wire::{NodeMeasurements, NodeReport, StagePages, Submission, TokenResult, TokensMessage};
@@ -147,23 +147,11 @@ pub(crate) const PLENTY: u64 = 64 << 30;
 /// Of a node with one device that has so much free.
 pub(crate) fn report(n: u8, free: u64) -> NodeReport {
     let device = DeviceFacts {
-        id: DeviceId::cpu(),
-        kind: DeviceKind::Cpu,
-        name: "cpu".into(),
-        backend: "cpu".into(),
-        memory_total_bytes: PLENTY,
         memory_free_bytes: free,
-        memory_domain: None,
         compute_units: 4,
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
-        unsupported_types: Vec::new(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
+        ..DeviceFacts::unmeasured(DeviceId::cpu(), DeviceKind::Cpu, "cpu", "cpu", PLENTY)
     };
     let (name, version, platform) = (format!("n{n}"), "0".to_owned(), "test".to_owned());
     let facts =

@@ -11,8 +11,8 @@ use exo_cluster::{
     PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerConfig, WorkerInput,
 };
 use exo_types::{
-    Corrections, DeviceFacts, DeviceId, DeviceKind, Epoch, KvDType, LayerShape, ModelId, ModelShape,
-    NodeFacts, NodeId, Placement, ShardSpec, SupportClass, Time,
+    DeviceFacts, DeviceId, DeviceKind, Epoch, KvDType, LayerShape, ModelId, ModelShape, NodeFacts, NodeId,
+    Placement, ShardSpec, Time,
 };
 
 const MEMORY_BYTES: u64 = 64 << 30;
@@ -133,23 +133,10 @@ impl Cluster {
             let worker = &self.workers[&from];
             let held: u64 = worker.reports().iter().map(|report| report.held_bytes).sum();
             let device = DeviceFacts {
-                id: DeviceId::cpu(),
-                kind: DeviceKind::Cpu,
-                name: "cpu".into(),
-                backend: "cpu".into(),
-                memory_total_bytes: MEMORY_BYTES,
                 memory_free_bytes: MEMORY_BYTES / 2 - held,
-                memory_domain: None,
                 compute_units: 1,
                 read_bytes_per_s: self.speeds.get(&from).copied(),
-                flops_per_s: None,
-                rates_by_type: Vec::new(),
-                layer_rates: None,
-                rates_measured: None,
-                corrections: Corrections::default(),
-                unsupported_types: Vec::new(),
-                support: SupportClass::Full,
-                support_reason: String::new(),
+                ..DeviceFacts::unmeasured(DeviceId::cpu(), DeviceKind::Cpu, "cpu", "cpu", MEMORY_BYTES)
             };
             let stages = worker.reports().into_iter().map(serving_if_first).collect();
             let (name, version, platform) = (String::new(), String::new(), String::new());

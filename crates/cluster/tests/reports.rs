@@ -5,7 +5,7 @@
 use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport, PullReport};
 use exo_types::{
     Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, NodeFacts,
-    NodeId, Provenance, SupportClass, TypeRates,
+    NodeId, Provenance, TypeRates,
 };
 
 /// What its corrections are in a report that came.
@@ -16,23 +16,10 @@ fn told(change: impl FnOnce(&mut DeviceFacts)) -> Result<Corrections, String> {
 /// What comes of a report with a device that claims this.
 fn device_told(change: impl FnOnce(&mut DeviceFacts)) -> Result<DeviceFacts, String> {
     let mut device = DeviceFacts {
-        id: DeviceId::cpu(),
-        kind: DeviceKind::Cpu,
-        name: "cpu".to_owned(),
-        backend: "cpu".to_owned(),
-        memory_total_bytes: 1 << 30,
-        memory_free_bytes: 1 << 30,
-        memory_domain: None,
         compute_units: 1,
         read_bytes_per_s: Some(1e10),
         flops_per_s: Some(1e11),
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
-        unsupported_types: Vec::new(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
+        ..DeviceFacts::unmeasured(DeviceId::cpu(), DeviceKind::Cpu, "cpu", "cpu", 1 << 30)
     };
     change(&mut device);
     came(device, NodeMeasurements::default()).map(|report| report.facts.devices[0].clone())

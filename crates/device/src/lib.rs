@@ -28,7 +28,7 @@ mod watch;
 
 use std::path::{Path, PathBuf};
 
-use exo_types::{Corrections, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, SupportClass};
+use exo_types::{DeviceFacts, DeviceId, DeviceKind, MemoryDomain, SupportClass};
 
 pub use affinity::{BadCoreList, ConfineError, CoreList};
 pub use architecture::{amd_architecture, nvidia_architecture};
@@ -80,24 +80,19 @@ pub fn probe(options: &ProbeOptions) -> DeviceFacts {
         Some(_) => (SupportClass::Full, String::new()),
         None => (SupportClass::Partial, "the system does not say how much memory it has".to_owned()),
     };
+    let name = processor_name(&options.root).unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     DeviceFacts {
-        id: DeviceId::cpu(),
-        kind: DeviceKind::Cpu,
-        name: processor_name(&options.root).unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
-        backend: "cpu".to_owned(),
-        memory_total_bytes: total.saturating_sub(reserve),
         memory_free_bytes: memory.map_or(0, |m| m.available_bytes).saturating_sub(reserve),
-        memory_domain: None,
         compute_units: cores as u32,
-        read_bytes_per_s: None,
-        flops_per_s: None,
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
-        unsupported_types: Vec::new(),
         support,
         support_reason,
+        ..DeviceFacts::unmeasured(
+            DeviceId::cpu(),
+            DeviceKind::Cpu,
+            &name,
+            "cpu",
+            total.saturating_sub(reserve),
+        )
     }
 }
 

@@ -67,7 +67,7 @@ fn keep_layer(last: LayerRates, rates: &mut LayerRates) {
 #[cfg(test)]
 mod tests {
     use exo_cluster::wire::Bandwidth;
-    use exo_types::{Corrections, DType, DeviceId, DeviceKind, NodeId, Provenance, SupportClass, TypeRates};
+    use exo_types::{DType, DeviceId, DeviceKind, NodeId, Provenance, TypeRates};
 
     use super::*;
 
@@ -87,23 +87,9 @@ mod tests {
 
     fn device(rate: Option<f64>) -> [DeviceFacts; 1] {
         [DeviceFacts {
-            id: DeviceId::cpu(),
-            kind: DeviceKind::Cpu,
-            name: String::new(),
-            backend: String::new(),
-            memory_total_bytes: 1,
-            memory_free_bytes: 1,
-            memory_domain: None,
-            compute_units: 1,
             read_bytes_per_s: rate,
             flops_per_s: rate,
-            rates_by_type: Vec::new(),
-            layer_rates: None,
-            rates_measured: None,
-            corrections: Corrections::default(),
-            unsupported_types: Vec::new(),
-            support: SupportClass::Full,
-            support_reason: String::new(),
+            ..DeviceFacts::unmeasured(DeviceId::cpu(), DeviceKind::Cpu, "", "", 1)
         }]
     }
 

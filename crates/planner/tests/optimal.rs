@@ -10,7 +10,7 @@ use exo_planner::{
 };
 use exo_types::{
     Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, MemoryDomain, ModelShape,
-    NodeId, Shard, Stage, SupportClass, TypeBytes, WeightTypes,
+    NodeId, Shard, Stage, TypeBytes, WeightTypes,
 };
 
 const MIB: u64 = 1 << 20;
@@ -38,24 +38,12 @@ fn node(index: usize) -> NodeId {
 }
 
 fn device(index: usize, kind: DeviceKind, free_bytes: u64, read: Option<f64>) -> PlanDevice {
+    let id = DeviceId(if kind == DeviceKind::Cpu { "cpu".to_owned() } else { "gpu0".to_owned() });
     let facts = DeviceFacts {
-        id: DeviceId(if kind == DeviceKind::Cpu { "cpu".to_owned() } else { "gpu0".to_owned() }),
-        kind,
-        name: "test".to_owned(),
-        backend: "test".to_owned(),
-        memory_total_bytes: free_bytes,
-        memory_free_bytes: free_bytes,
-        memory_domain: None,
         compute_units: 4,
         read_bytes_per_s: read,
         flops_per_s: read.map(|r| r * 8.0),
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
-        unsupported_types: Vec::new(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
+        ..DeviceFacts::unmeasured(id, kind, "test", "test", free_bytes)
     };
     PlanDevice::reported(node(index), format!("n{index}"), facts, None)
 }

@@ -9,8 +9,8 @@ use exo_planner::{
     workspace_bytes,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, LayerRange, LayerRates, LayerShape,
-    MemoryDomain, ModelShape, NodeId, Provenance, Shard, SupportClass, TypeBytes, TypeRates, WeightTypes,
+    DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, LayerRange, LayerRates, LayerShape, MemoryDomain,
+    ModelShape, NodeId, Provenance, Shard, TypeBytes, TypeRates, WeightTypes,
 };
 use proptest::prelude::*;
 
@@ -56,23 +56,12 @@ fn device(name: &str, layers: f64, speed: Option<f64>) -> PlanDevice {
     key[..name.len().min(32)].copy_from_slice(&name.as_bytes()[..name.len().min(32)]);
     let room = workspace_bytes(&model(1), 1, true) + (2 << 20) + 64;
     let facts = DeviceFacts {
-        id: DeviceId::cpu(),
-        kind: DeviceKind::Cpu,
-        name: "test".to_owned(),
-        backend: "cpu/test".to_owned(),
-        memory_total_bytes: 64 * GIB,
         memory_free_bytes: (layers * GIB as f64) as u64 + room,
-        memory_domain: None,
         compute_units: 4,
         read_bytes_per_s: speed.map(|s| s * 1e9),
         flops_per_s: speed.map(|s| s * 1e11),
-        rates_by_type: Vec::new(),
         layer_rates: speed.map(|s| beside_products(s * 1e11)),
-        rates_measured: None,
-        corrections: Corrections::default(),
-        unsupported_types: Vec::new(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
+        ..DeviceFacts::unmeasured(DeviceId::cpu(), DeviceKind::Cpu, "test", "cpu/test", 64 * GIB)
     };
     let figure = |rate: f64| Some(Figure::measured(rate));
     let rates = DeviceRates {

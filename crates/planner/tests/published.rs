@@ -12,8 +12,7 @@ use exo_planner::{
     DeviceRates, Figure, LinkFacts, Objective, PlanDevice, PlanRequest, Workload, plan, predict, rtt,
 };
 use exo_types::{
-    Corrections, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage,
-    SupportClass,
+    DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage,
 };
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -128,23 +127,9 @@ fn processor(gb_per_s: f64) -> Machine {
 fn device(at: usize, free_gib: f64, machine: &Machine) -> PlanDevice {
     let free = (free_gib * GIB) as u64;
     let facts = DeviceFacts {
-        id: DeviceId("device".to_owned()),
-        kind: machine.kind,
-        name: "described".to_owned(),
-        backend: "described".to_owned(),
-        memory_total_bytes: free,
-        memory_free_bytes: free,
-        memory_domain: None,
-        compute_units: 0,
         read_bytes_per_s: Some(machine.read),
         flops_per_s: machine.flops,
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
-        unsupported_types: Vec::new(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
+        ..DeviceFacts::unmeasured(DeviceId("device".to_owned()), machine.kind, "described", "described", free)
     };
     let rates = DeviceRates {
         read_bytes_per_s: Some(Figure::stated(machine.read)),

@@ -19,8 +19,7 @@ use exo_planner::{
     DeviceRates, Figure, LinkFacts, Plan, PlanDevice, PlanRequest, plan, predict, rtt, validate,
 };
 use exo_types::{
-    Corrections, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage,
-    SupportClass,
+    DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, ModelShape, NodeId, Shard, Stage,
 };
 
 const CLUSTERS: &str = include_str!("clusters/machines.txt");
@@ -112,24 +111,11 @@ fn request(cluster: &Cluster, machines: &BTreeMap<String, Machine>) -> PlanReque
         key[0] = index as u8;
         for (nth, name) in node.split('+').enumerate() {
             let machine = machines.get(name).unwrap_or_else(|| panic!("no machine {name}"));
+            let id = DeviceId(format!("{name}-{nth}"));
             let facts = DeviceFacts {
-                id: DeviceId(format!("{name}-{nth}")),
-                kind: machine.kind,
-                name: name.to_owned(),
-                backend: "described".to_owned(),
-                memory_total_bytes: machine.free_bytes,
-                memory_free_bytes: machine.free_bytes,
-                memory_domain: None,
-                compute_units: 0,
                 read_bytes_per_s: Some(machine.read),
                 flops_per_s: Some(machine.flops),
-                rates_by_type: Vec::new(),
-                layer_rates: None,
-                rates_measured: None,
-                corrections: Corrections::default(),
-                unsupported_types: Vec::new(),
-                support: SupportClass::Full,
-                support_reason: String::new(),
+                ..DeviceFacts::unmeasured(id, machine.kind, name, "described", machine.free_bytes)
             };
             let rates = DeviceRates {
                 read_bytes_per_s: Some(Figure::stated(machine.read)),

@@ -91,6 +91,31 @@ pub struct DeviceFacts {
     pub support_reason: String,
 }
 
+impl DeviceFacts {
+    /// A device with all its memory free, of which nothing was measured and which can do everything.
+    pub fn unmeasured(id: DeviceId, kind: DeviceKind, name: &str, backend: &str, memory_bytes: u64) -> Self {
+        Self {
+            id,
+            kind,
+            name: name.to_owned(),
+            backend: backend.to_owned(),
+            memory_total_bytes: memory_bytes,
+            memory_free_bytes: memory_bytes,
+            memory_domain: None,
+            compute_units: 0,
+            read_bytes_per_s: None,
+            flops_per_s: None,
+            rates_by_type: Vec::new(),
+            layer_rates: None,
+            rates_measured: None,
+            corrections: Corrections::default(),
+            unsupported_types: Vec::new(),
+            support: SupportClass::Full,
+            support_reason: String::new(),
+        }
+    }
+}
+
 /// Memory that several devices share: a processor and a graphics unit within it, or nodes on one machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MemoryDomain {

@@ -7,7 +7,7 @@ use exo_backend::{
     AllocError, Buffer, CancelToken, Device, DeviceOwned, Element, Exchange, KvCache, KvShape, MemoryReport,
     Op, OpKind, Owner, Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
-use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, Monitor, SupportClass, TensorView};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, Monitor, TensorView};
 
 /// What a device was asked, by numbers of weights.
 #[derive(Clone, PartialEq, Debug)]
@@ -72,25 +72,13 @@ fn wait(time: Duration) {
 
 impl Device for FakeDevice {
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts {
-            id: DeviceId("fake".to_owned()),
-            kind: DeviceKind::DiscreteGpu,
-            name: "fake".to_owned(),
-            backend: "fake".to_owned(),
-            memory_total_bytes: 512 << 20,
-            memory_free_bytes: 512 << 20,
-            memory_domain: None,
-            compute_units: 1,
-            read_bytes_per_s: None,
-            flops_per_s: None,
-            rates_by_type: Vec::new(),
-            layer_rates: None,
-            rates_measured: None,
-            corrections: Corrections::default(),
-            unsupported_types: Vec::new(),
-            support: SupportClass::Experimental,
-            support_reason: String::new(),
-        }
+        DeviceFacts::unmeasured(
+            DeviceId("fake".to_owned()),
+            DeviceKind::DiscreteGpu,
+            "fake",
+            "fake",
+            512 << 20,
+        )
     }
 
     fn memory(&self) -> MemoryReport {

@@ -1,29 +1,16 @@
 use exo_types::{
     DeviceKind, Epoch, LayerShape, PlacementId, Principal, Provenance, RequestId, SequenceId, StepSequence,
-    SupportClass, TypeBytes,
+    TypeBytes,
 };
 
 use super::*;
 
 fn facts(read: f64) -> DeviceFacts {
     DeviceFacts {
-        id: DeviceId::cpu(),
-        kind: DeviceKind::Cpu,
-        name: "a processor".to_owned(),
-        backend: "cpu/avx2".to_owned(),
-        memory_total_bytes: 1 << 30,
-        memory_free_bytes: 1 << 30,
-        memory_domain: None,
         compute_units: 2,
         read_bytes_per_s: Some(read),
         flops_per_s: Some(1e11),
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
-        unsupported_types: Vec::new(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
+        ..DeviceFacts::unmeasured(DeviceId::cpu(), DeviceKind::Cpu, "a processor", "cpu/avx2", 1 << 30)
     }
 }
 

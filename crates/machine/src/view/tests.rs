@@ -5,8 +5,8 @@ use exo_cluster::wire::{
 use exo_cluster::{EngineId, Event, InstanceRequest, LoadFailure, LoadFault, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
 use exo_types::{
-    Corrections, DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId,
-    ModelShape, Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, SupportClass, Time, Transport,
+    DeviceId, DeviceKind, DeviceState, InstanceId, KvDType, LayerRange, LayerShape, ModelId, ModelShape,
+    Monitor, NodeFacts, Placement, PlacementId, Shard, Stage, Time, Transport,
 };
 
 use super::*;
@@ -181,23 +181,9 @@ fn instance(state: InstanceState, statuses: [StageStatus; 2]) -> InstanceView {
 
 fn device(id: DeviceId) -> DeviceFacts {
     DeviceFacts {
-        id,
-        kind: DeviceKind::Cpu,
-        name: "a processor".to_owned(),
-        backend: "cpu/avx2".to_owned(),
-        memory_total_bytes: 10_000,
         memory_free_bytes: 5_000,
-        memory_domain: None,
         compute_units: 4,
-        read_bytes_per_s: None,
-        flops_per_s: None,
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
-        unsupported_types: Vec::new(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
+        ..DeviceFacts::unmeasured(id, DeviceKind::Cpu, "a processor", "cpu/avx2", 10_000)
     }
 }
 

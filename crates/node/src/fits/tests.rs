@@ -7,9 +7,7 @@ use exo_api::fits::{FitVerdict, FitsView};
 use exo_cluster::wire::{ControlAsk, ControlReply, PlannerInputs};
 use exo_machine::{Answer, Question};
 use exo_planner::{DeviceRates, Figure, PlanDevice};
-use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, KvDType, ModelId, NodeId, SupportClass,
-};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, KvDType, ModelId, NodeId};
 
 use exo_hub::{Cancel, Client, HubError, PullOptions, Reference, Settings};
 use exo_mock_hub::{Faults, MockHub, Repository};
@@ -31,23 +29,10 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
         let (gib, rate) = rest.split_once('@').unwrap();
         let bytes = gib.parse::<u64>().unwrap() << 30;
         let facts = DeviceFacts {
-            id: DeviceId("cpu".to_owned()),
-            kind: DeviceKind::Cpu,
-            name: name.to_owned(),
-            backend: "described".to_owned(),
-            memory_total_bytes: bytes,
-            memory_free_bytes: bytes,
-            memory_domain: None,
             compute_units: 8,
             read_bytes_per_s: Some(rate.parse::<f64>().unwrap() * 1e9),
             flops_per_s: Some(1e12),
-            rates_by_type: Vec::new(),
-            layer_rates: None,
-            rates_measured: None,
-            corrections: Corrections::default(),
-            unsupported_types: Vec::new(),
-            support: SupportClass::Full,
-            support_reason: String::new(),
+            ..DeviceFacts::unmeasured(DeviceId::cpu(), DeviceKind::Cpu, name, "described", bytes)
         };
         PlanDevice::reported(NodeId([index as u8 + 1; 32]), name.to_owned(), facts, None)
     });

@@ -36,7 +36,7 @@ use exo_api::{
 };
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
-use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, NodeId, SupportClass};
+use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, NodeId};
 use serde::{Deserialize, Serialize};
 
 /// Older than what is not stale.
@@ -236,23 +236,11 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         corrections: Corrections::default(),
     };
     let facts = DeviceFacts {
-        id: DeviceId(device.device.clone()),
-        kind: device.kind,
-        name: name.clone(),
-        backend: "described".to_owned(),
-        memory_total_bytes: memory,
-        memory_free_bytes: memory,
         memory_domain: device.memory_domain.as_ref().map(shared).transpose()?,
-        compute_units: 0,
         read_bytes_per_s: rates.read_bytes_per_s.map(|f| f.value),
         flops_per_s: rates.flops_per_s.map(|f| f.value),
-        rates_by_type: Vec::new(),
-        layer_rates: None,
-        rates_measured: None,
-        corrections: Corrections::default(),
         unsupported_types: device.unsupported_types.clone(),
-        support: SupportClass::Full,
-        support_reason: String::new(),
+        ..DeviceFacts::unmeasured(DeviceId(device.device.clone()), device.kind, &name, "described", memory)
     };
     let thermal_percent = device.thermal_percent;
     let reported = PlanDevice::reported(node_id(&device.node), device.node.clone(), facts, None);
