@@ -50,12 +50,6 @@ pub enum AdminError {
         /// On which device how many bytes are missing.
         detail: String,
     },
-    /// This node or its user may not do that.
-    #[error("{message}")]
-    Forbidden {
-        /// Why it is refused.
-        message: String,
-    },
     /// Not now: no coordinator, shutting down.
     #[error("not available at the moment: {reason}")]
     Unavailable {

@@ -9,7 +9,8 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::fields::{BadParam, Fields};
-use crate::generate::{AnswerFormat, ChatMessage};
+use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning};
+use crate::labels::Endpoint;
 use crate::tools::is_object;
 
 /// Most stop strings: each costs a search per token.
@@ -36,6 +37,39 @@ pub struct RequestContext {
     pub queue_wait_max: Duration,
     /// Whether tools that run at their vendor are left out. They are refused otherwise.
     pub leaves_out_hosted_tools: bool,
+}
+
+impl RequestContext {
+    /// A request for one answer of plain text to each prompt, which asks for nothing else.
+    pub(crate) fn generate(
+        self,
+        endpoint: Endpoint,
+        model: String,
+        sampling: SamplingParams,
+        prompts: Vec<Prompt>,
+    ) -> GenerateRequest {
+        GenerateRequest {
+            request: self.request,
+            endpoint,
+            model,
+            prompts,
+            choices: 1,
+            sampling,
+            format: AnswerFormat::Text,
+            tools: None,
+            left_out_tools: Vec::new(),
+            reasoning: Reasoning::Default,
+            max_tokens: None,
+            context_tokens_min: None,
+            stop: Vec::new(),
+            ignore_eos: false,
+            echo: false,
+            truncates: false,
+            resumable: None,
+            principal: self.principal,
+            queue_wait_max: self.queue_wait_max,
+        }
+    }
 }
 
 /// How tokens are chosen. What is left out has the default named here.

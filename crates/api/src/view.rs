@@ -14,7 +14,7 @@ use crate::alerts::AlertView;
 use crate::generate::StepTimesView;
 
 /// The cluster as one node sees it.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ClusterView {
     /// The cluster's id, or `null` before one is founded or joined.
     pub cluster: Option<String>,
@@ -1070,8 +1070,6 @@ pub struct PlaceRequest {
 pub enum HealthStatus {
     /// The node takes requests.
     Ok,
-    /// The node does not take requests yet.
-    Starting,
     /// The node takes no requests any more.
     Stopping,
 }

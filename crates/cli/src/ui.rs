@@ -332,10 +332,15 @@ pub fn measured(passes: u32, age_s: u64) -> String {
 
 /// So many seconds ago, in the unit people read.
 pub fn ago(seconds: u64) -> String {
+    format!("{} ago", age(seconds))
+}
+
+/// So many seconds, in the unit people read.
+pub fn age(seconds: u64) -> String {
     match seconds {
-        0..60 => format!("{seconds} s ago"),
-        60..3600 => format!("{} min ago", seconds / 60),
-        _ => format!("{} h ago", seconds / 3600),
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds / 60),
+        _ => format!("{} h", seconds / 3600),
     }
 }
 

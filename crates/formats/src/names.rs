@@ -67,41 +67,26 @@ impl LayerTensor {
         Self::Down,
     ];
 
-    const fn gguf(self) -> &'static str {
-        match self {
-            Self::AttnNorm => "attn_norm.weight",
-            Self::Q => "attn_q.weight",
-            Self::K => "attn_k.weight",
-            Self::V => "attn_v.weight",
-            Self::O => "attn_output.weight",
-            Self::QBias => "attn_q.bias",
-            Self::KBias => "attn_k.bias",
-            Self::VBias => "attn_v.bias",
-            Self::QNorm => "attn_q_norm.weight",
-            Self::KNorm => "attn_k_norm.weight",
-            Self::FfnNorm => "ffn_norm.weight",
-            Self::Gate => "ffn_gate.weight",
-            Self::Up => "ffn_up.weight",
-            Self::Down => "ffn_down.weight",
-        }
-    }
-
-    const fn hugging_face(self) -> &'static str {
-        match self {
-            Self::AttnNorm => "input_layernorm.weight",
-            Self::Q => "self_attn.q_proj.weight",
-            Self::K => "self_attn.k_proj.weight",
-            Self::V => "self_attn.v_proj.weight",
-            Self::O => "self_attn.o_proj.weight",
-            Self::QBias => "self_attn.q_proj.bias",
-            Self::KBias => "self_attn.k_proj.bias",
-            Self::VBias => "self_attn.v_proj.bias",
-            Self::QNorm => "self_attn.q_norm.weight",
-            Self::KNorm => "self_attn.k_norm.weight",
-            Self::FfnNorm => "post_attention_layernorm.weight",
-            Self::Gate => "mlp.gate_proj.weight",
-            Self::Up => "mlp.up_proj.weight",
-            Self::Down => "mlp.down_proj.weight",
+    fn spelled(self, dialect: Dialect) -> &'static str {
+        let (gguf, hugging_face) = match self {
+            Self::AttnNorm => ("attn_norm.weight", "input_layernorm.weight"),
+            Self::Q => ("attn_q.weight", "self_attn.q_proj.weight"),
+            Self::K => ("attn_k.weight", "self_attn.k_proj.weight"),
+            Self::V => ("attn_v.weight", "self_attn.v_proj.weight"),
+            Self::O => ("attn_output.weight", "self_attn.o_proj.weight"),
+            Self::QBias => ("attn_q.bias", "self_attn.q_proj.bias"),
+            Self::KBias => ("attn_k.bias", "self_attn.k_proj.bias"),
+            Self::VBias => ("attn_v.bias", "self_attn.v_proj.bias"),
+            Self::QNorm => ("attn_q_norm.weight", "self_attn.q_norm.weight"),
+            Self::KNorm => ("attn_k_norm.weight", "self_attn.k_norm.weight"),
+            Self::FfnNorm => ("ffn_norm.weight", "post_attention_layernorm.weight"),
+            Self::Gate => ("ffn_gate.weight", "mlp.gate_proj.weight"),
+            Self::Up => ("ffn_up.weight", "mlp.up_proj.weight"),
+            Self::Down => ("ffn_down.weight", "mlp.down_proj.weight"),
+        };
+        match dialect {
+            Dialect::Gguf => gguf,
+            Dialect::HuggingFace => hugging_face,
         }
     }
 }
@@ -123,11 +108,11 @@ impl Dialect {
             (Self::Gguf, TensorName::Embedding) => "token_embd.weight".to_owned(),
             (Self::Gguf, TensorName::OutputNorm) => "output_norm.weight".to_owned(),
             (Self::Gguf, TensorName::Head) => "output.weight".to_owned(),
-            (Self::Gguf, TensorName::Layer(i, t)) => format!("blk.{i}.{}", t.gguf()),
+            (Self::Gguf, TensorName::Layer(i, t)) => format!("blk.{i}.{}", t.spelled(self)),
             (Self::HuggingFace, TensorName::Embedding) => "model.embed_tokens.weight".to_owned(),
             (Self::HuggingFace, TensorName::OutputNorm) => "model.norm.weight".to_owned(),
             (Self::HuggingFace, TensorName::Head) => "lm_head.weight".to_owned(),
-            (Self::HuggingFace, TensorName::Layer(i, t)) => format!("model.layers.{i}.{}", t.hugging_face()),
+            (Self::HuggingFace, TensorName::Layer(i, t)) => format!("model.layers.{i}.{}", t.spelled(self)),
         }
     }
 
@@ -137,12 +122,12 @@ impl Dialect {
         if let Some(name) = ends.into_iter().find(|n| self.spell(*n) == text) {
             return Some(name);
         }
-        let (prefix, suffix_of): (&str, fn(LayerTensor) -> &'static str) = match self {
-            Self::Gguf => ("blk.", LayerTensor::gguf),
-            Self::HuggingFace => ("model.layers.", LayerTensor::hugging_face),
+        let prefix = match self {
+            Self::Gguf => "blk.",
+            Self::HuggingFace => "model.layers.",
         };
         let (index, suffix) = text.strip_prefix(prefix)?.split_once('.')?;
-        let tensor = LayerTensor::ALL.into_iter().find(|t| suffix_of(*t) == suffix)?;
+        let tensor = LayerTensor::ALL.into_iter().find(|t| t.spelled(self) == suffix)?;
         let name = TensorName::Layer(index.parse().ok()?, tensor);
         (self.spell(name) == text).then_some(name)
     }

@@ -104,21 +104,7 @@ pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
 
 /// The view of a node that has not begun.
 pub fn empty_view(me: NodeId) -> api::ClusterView {
-    api::ClusterView {
-        cluster: None,
-        self_node: me.to_full(),
-        epoch: None,
-        unheard_coordinator: None,
-        nodes: Vec::new(),
-        links: Vec::new(),
-        instances: Vec::new(),
-        join_window: api::JoinWindowView::default(),
-        join_requests: Vec::new(),
-        other_clusters: Vec::new(),
-        journal: api::JournalView::default(),
-        warnings: Vec::new(),
-        alerts: Vec::new(),
-    }
+    api::ClusterView { self_node: me.to_full(), ..api::ClusterView::default() }
 }
 
 /// How far an instance is loaded, 0 to 1. Fetching counts for nine tenths of a stage.

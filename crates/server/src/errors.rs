@@ -262,7 +262,6 @@ impl From<AdminError> for ApiError {
             }
             E::Conflict { .. } => Self::invalid(StatusCode::CONFLICT, "conflict", message),
             E::DoesNotFit { .. } => does_not_fit(message),
-            E::Forbidden { .. } => Self::forbidden("forbidden", message),
             E::Unavailable { retry_after_s, .. } => Self::unavailable("unavailable", message, retry_after_s),
             E::Late { .. } => Self::deadline(message),
             E::Disk { .. } => Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "disk_failed", message),
@@ -354,7 +353,6 @@ mod tests {
             AdminError::Invalid { param: "path".into(), message: text() },
             AdminError::Conflict { message: text() },
             AdminError::DoesNotFit { model: model(), needed_bytes: 2, free_bytes: 1, detail: text() },
-            AdminError::Forbidden { message: text() },
             AdminError::Unavailable { reason: text(), retry_after_s: 7 },
             AdminError::Late { message: text() },
             AdminError::Disk { message: text() },

@@ -1006,7 +1006,7 @@ export type FoundRepoView = {
 };
 
 /** State of the node. */
-export type HealthStatus = "ok" | "starting" | "stopping";
+export type HealthStatus = "ok" | "stopping";
 
 /** Answer of `/health`. Open to anyone who reaches the port, so it names nothing private. */
 export type HealthView = {

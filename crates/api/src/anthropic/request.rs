@@ -133,26 +133,16 @@ impl MessagesRequest {
 
     /// The request as the node understands it.
     pub fn into_generate(self, context: RequestContext) -> Result<GenerateRequest, BadParam> {
+        let sampling = self.sampling.params(context.seed, None, "top_logprobs")?;
+        let prompts = vec![Prompt::Chat { messages: self.messages }];
         Ok(GenerateRequest {
-            request: context.request,
-            endpoint: crate::labels::Endpoint::Messages,
-            choices: 1,
-            sampling: self.sampling.params(context.seed, None, "top_logprobs")?,
             format: self.format,
             tools: self.tools,
             reasoning: self.reasoning,
             max_tokens: self.max_tokens,
-            context_tokens_min: None,
             stop: self.stop,
-            ignore_eos: false,
-            echo: false,
             left_out_tools: self.hosted.left_out(context.leaves_out_hosted_tools)?,
-            truncates: false,
-            principal: context.principal,
-            resumable: None,
-            queue_wait_max: context.queue_wait_max,
-            model: self.model,
-            prompts: vec![Prompt::Chat { messages: self.messages }],
+            ..context.generate(crate::labels::Endpoint::Messages, self.model, sampling, prompts)
         })
     }
 }

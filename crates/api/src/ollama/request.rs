@@ -131,26 +131,16 @@ impl OllamaRequest {
         let Options { sampling, stop, max_tokens, context_tokens } = self.options;
         let sampling = sampling.params(context.seed, self.logprobs, "top_logprobs").map_err(named_here)?;
         let is_asked = !self.only_loads;
+        let endpoint = if self.is_chat { Endpoint::OllamaChat } else { Endpoint::OllamaGenerate };
         Ok(GenerateRequest {
-            request: context.request,
-            endpoint: if self.is_chat { Endpoint::OllamaChat } else { Endpoint::OllamaGenerate },
-            choices: 1,
-            sampling,
             format: if is_asked { self.format } else { AnswerFormat::Text },
             tools: self.tools.filter(|_| is_asked),
             reasoning: self.reasoning,
             max_tokens: if is_asked { max_tokens } else { Some(1) },
             context_tokens_min: context_tokens,
             stop,
-            ignore_eos: false,
-            echo: false,
-            left_out_tools: Vec::new(),
             truncates: self.truncates,
-            principal: context.principal,
-            queue_wait_max: context.queue_wait_max,
-            model: self.model,
-            resumable: None,
-            prompts: vec![self.prompt],
+            ..context.generate(endpoint, self.model, sampling, vec![self.prompt])
         })
     }
 }

@@ -138,26 +138,18 @@ impl ChatRequest {
     /// The request as the node understands it.
     pub fn into_generate(self, context: RequestContext) -> Result<GenerateRequest, BadParam> {
         let logprobs = (self.logprobs == Some(true)).then(|| self.top_logprobs.unwrap_or(0));
+        let choices = self.common.choices()?;
+        let sampling = self.common.sampling.params(context.seed, logprobs, "top_logprobs")?;
+        let prompts = vec![Prompt::Chat { messages: self.messages }];
         Ok(GenerateRequest {
-            request: context.request,
-            endpoint: crate::labels::Endpoint::Chat,
-            choices: self.common.choices()?,
-            sampling: self.common.sampling.params(context.seed, logprobs, "top_logprobs")?,
+            choices,
             format: self.format,
             tools: self.callable,
             reasoning: self.reasoning,
             max_tokens: self.max_completion_tokens.or(self.max_tokens),
-            context_tokens_min: None,
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),
-            echo: false,
-            left_out_tools: Vec::new(),
-            truncates: false,
-            principal: context.principal,
-            resumable: None,
-            queue_wait_max: context.queue_wait_max,
-            model: self.model,
-            prompts: vec![Prompt::Chat { messages: self.messages }],
+            ..context.generate(crate::labels::Endpoint::Chat, self.model, sampling, prompts)
         })
     }
 }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::common::CommonFields;
 use crate::embed::take_prompts;
 use crate::fields::{BadParam, Fields};
-use crate::generate::{AnswerFormat, GenerateRequest, Prompt, Reasoning, RequestPart};
+use crate::generate::{GenerateRequest, Prompt, RequestPart};
 use crate::request::{RequestContext, token_bound};
 use crate::table;
 
@@ -80,26 +80,14 @@ impl CompletionRequest {
             Some(suffix) => with_suffix(prompts, &suffix.into())?,
             None => prompts,
         };
+        let sampling = self.common.sampling.params(context.seed, self.logprobs, "logprobs")?;
         Ok(GenerateRequest {
-            request: context.request,
-            endpoint: crate::labels::Endpoint::Completions,
             choices,
-            sampling: self.common.sampling.params(context.seed, self.logprobs, "logprobs")?,
-            format: AnswerFormat::Text,
-            tools: None,
-            reasoning: Reasoning::Default,
             max_tokens: Some(self.max_tokens.unwrap_or(MAX_TOKENS_DEFAULT)),
-            context_tokens_min: None,
             stop: self.common.stops()?,
             ignore_eos: self.common.ignore_eos == Some(true),
             echo: self.echo == Some(true),
-            left_out_tools: Vec::new(),
-            truncates: false,
-            principal: context.principal,
-            resumable: None,
-            queue_wait_max: context.queue_wait_max,
-            model: self.model,
-            prompts,
+            ..context.generate(crate::labels::Endpoint::Completions, self.model, sampling, prompts)
         })
     }
 }

@@ -146,26 +146,16 @@ impl ResponsesRequest {
             let role = "system".to_owned();
             messages.insert(0, ChatMessage { role, content, ..ChatMessage::default() });
         }
+        let sampling = self.sampling.params(context.seed, self.logprobs, "top_logprobs")?;
+        let prompts = vec![Prompt::Chat { messages }];
         Ok(GenerateRequest {
-            request: context.request,
-            endpoint: crate::labels::Endpoint::Responses,
-            choices: 1,
-            sampling: self.sampling.params(context.seed, self.logprobs, "top_logprobs")?,
             format: self.format,
             tools: self.tools,
             reasoning: self.reasoning,
             max_tokens: self.repeated.max_output_tokens,
-            context_tokens_min: None,
-            stop: Vec::new(),
-            ignore_eos: false,
-            echo: false,
             truncates: self.truncates,
             left_out_tools: self.hosted.left_out(context.leaves_out_hosted_tools)?,
-            principal: context.principal,
-            resumable: None,
-            queue_wait_max: context.queue_wait_max,
-            model: self.model,
-            prompts: vec![Prompt::Chat { messages }],
+            ..context.generate(crate::labels::Endpoint::Responses, self.model, sampling, prompts)
         })
     }
 

@@ -64,11 +64,7 @@ fn lines(alert: &AlertView, now_unix_s: u64) -> Vec<(String, String)> {
 }
 
 fn ago(at_unix_s: u64, now_unix_s: u64) -> String {
-    match now_unix_s.saturating_sub(at_unix_s) {
-        seconds @ 0..60 => format!("{seconds} s"),
-        seconds @ 60..3600 => format!("{} min", seconds / 60),
-        seconds => format!("{} h", seconds / 3600),
-    }
+    ui::age(now_unix_s.saturating_sub(at_unix_s))
 }
 
 /// `90s`, `30m`, `2h`, `1d`, or `0`.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use exo_types::DType;
-use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use exo_types::{DType, list};
+use serde::de::{self, Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 use crate::SafetensorsError;
 
@@ -105,7 +105,7 @@ struct Listed(Vec<(String, Raw)>);
 #[derive(serde::Deserialize)]
 struct Raw {
     dtype: String,
-    #[serde(deserialize_with = "short_list")]
+    #[serde(deserialize_with = "list::<_, _, DIMENSIONS_MAX>")]
     shape: Vec<u64>,
     #[serde(rename = "data_offsets")]
     offsets: [u64; 2],
@@ -143,29 +143,6 @@ impl<'de> Deserialize<'de> for Listed {
         }
         deserializer.deserialize_map(Entries)
     }
-}
-
-fn short_list<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
-    struct Dimensions;
-    impl<'de> Visitor<'de> for Dimensions {
-        type Value = Vec<u64>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "a list of at most {DIMENSIONS_MAX} dimensions")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<u64>, A::Error> {
-            let mut dims = Vec::new();
-            while let Some(dim) = list.next_element()? {
-                if dims.len() == DIMENSIONS_MAX {
-                    return Err(de::Error::invalid_length(DIMENSIONS_MAX + 1, &self));
-                }
-                dims.push(dim);
-            }
-            Ok(dims)
-        }
-    }
-    deserializer.deserialize_seq(Dimensions)
 }
 
 #[cfg(test)]
@@ -211,7 +188,7 @@ mod tests {
             (r#""dtype":"F32","shape":[4294967296,4294967296,4],"data_offsets":[0,0]"#, "do not hold"),
             (r#""dtype":"F32","shape":[8],"data_offsets":[0,32]"#, "truncated"),
             (r#""dtype":"F32","shape":[1],"data_offsets":[2,6]"#, "not a multiple of 4"),
-            (r#""dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]"#, "at most 8 dimensions"),
+            (r#""dtype":"F32","shape":[1,1,1,1,1,1,1,1,1],"data_offsets":[0,4]"#, "at most 8 elements"),
             (
                 r#""dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615]"#,
                 "do not hold",
