@@ -54,7 +54,7 @@ pub(crate) fn traits(dtype: DType) -> Traits {
 
 /// The memory of one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Words {
+pub(crate) struct RowWords {
     /// u32 of the quants of one row.
     pub(crate) quants: usize,
     /// Half-words (16 bit) of the scales of one row.
@@ -66,7 +66,7 @@ pub(crate) fn blocks(cols: usize) -> usize {
     cols.div_ceil(BLOCK)
 }
 
-pub(crate) fn words(dtype: DType, cols: usize) -> Words {
+pub(crate) fn words(dtype: DType, cols: usize) -> RowWords {
     let blocks = blocks(cols);
     let (quants, scale_halves) = match dtype {
         DType::F32 => (32 * blocks, 0),
@@ -81,7 +81,7 @@ pub(crate) fn words(dtype: DType, cols: usize) -> Words {
         DType::Q6_K => (6 * blocks, 10 * blocks / 8),
         DType::Q2_K | DType::Q3_K | DType::Q8_K => panic!("there is no layout for {dtype}"),
     };
-    Words { quants, scale_halves }
+    RowWords { quants, scale_halves }
 }
 
 /// u32 of `rows` rows, quants and scales.

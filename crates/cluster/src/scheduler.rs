@@ -110,7 +110,7 @@ pub struct Scheduler {
     /// Whether that step had prompt tokens.
     completed_prompt: bool,
     row_cost: RowCost,
-    turnover: QueueRate,
+    queue_rate: QueueRate,
     guess_cost: GuessCost,
     /// Sequences that the small model may forget.
     drafts_over: Vec<SequenceId>,
@@ -174,7 +174,7 @@ impl Scheduler {
             completed_at: Time::ZERO,
             completed_prompt: false,
             row_cost: RowCost::new(),
-            turnover: QueueRate::default(),
+            queue_rate: QueueRate::default(),
             guess_cost: GuessCost::default(),
             drafts_over: Vec::new(),
             beat_at: Time::ZERO,

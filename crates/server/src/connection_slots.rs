@@ -10,13 +10,13 @@ use tokio_util::sync::CancellationToken;
 
 /// The slots of one listener.
 pub struct ConnectionSlots {
-    taken: Mutex<Taken>,
+    taken: Mutex<TakenSlots>,
     slots_max: usize,
     keyless_max: usize,
 }
 
 #[derive(Default)]
-struct Taken {
+struct TakenSlots {
     /// By age, with what closes them.
     keyless: BTreeMap<u64, CancellationToken>,
     kept: BTreeSet<u64>,
@@ -65,13 +65,13 @@ impl ConnectionSlots {
         ConnectionSlot { slots: self.clone(), number, lost }
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, TakenSlots> {
         // Nothing panics between two changes that belong together.
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Taken {
+impl TakenSlots {
     fn count(&self) -> usize {
         self.keyless.len() + self.kept.len()
     }

@@ -59,7 +59,7 @@ impl Scheduler {
         while let Some(Waiting { submission, need, generated }) = self.next_admitted() {
             self.tickets += 1;
             if self.running.is_empty() {
-                self.turnover.begin(now);
+                self.queue_rate.begin(now);
             }
             let tokens_max = self.tokens_max(&submission);
             let guesser = self.guesser(&submission, tokens_max);

@@ -211,7 +211,7 @@ impl Scheduler {
             self.keep(sequence, *ticket, computed);
             let Some(reason) = end else { continue };
             if let Some(gone) = self.release(sequence) {
-                self.turnover.ended(self.completed_at);
+                self.queue_rate.ended(self.completed_at);
                 let how = End::Done { reason, generated: gone.generated, times: gone.times };
                 self.end(sequence, gone.driver, gone.attempt, how, out);
             }

@@ -58,10 +58,10 @@ mod tests {
     }
 
     /// Four slots whose answers end together, every `every_ms`.
-    fn busy(turnover: &mut QueueRate, from_ms: u64, every_ms: u64, rounds: u64) -> u64 {
-        turnover.begin(at(from_ms));
+    fn busy(queue_rate: &mut QueueRate, from_ms: u64, every_ms: u64, rounds: u64) -> u64 {
+        queue_rate.begin(at(from_ms));
         for round in 1..=rounds {
-            (0..4).for_each(|_| turnover.ended(at(from_ms + round * every_ms)));
+            (0..4).for_each(|_| queue_rate.ended(at(from_ms + round * every_ms)));
         }
         from_ms + rounds * every_ms
     }
@@ -75,27 +75,27 @@ mod tests {
     fn half_the_queue_has_its_turn_in_the_time_that_is_given() {
         // 64 wait, four are answered at a time: 32 have had their turn after eight rounds.
         for (every_ms, expected_s) in [(5, 1), (1000, 8), (3000, 24), (60_000, RETRY_S_MAX)] {
-            let mut turnover = QueueRate::default();
-            let end = busy(&mut turnover, 0, every_ms, 10);
-            let given_s = turnover.retry_after_s(at(end), 64);
+            let mut queue_rate = QueueRate::default();
+            let end = busy(&mut queue_rate, 0, every_ms, 10);
+            let given_s = queue_rate.retry_after_s(at(end), 64);
             assert!(given_s.abs_diff(expected_s) <= 1, "{every_ms} ms: {given_s}, not {expected_s}");
         }
     }
 
     #[test]
     fn a_pause_is_not_answering_and_a_silence_is() {
-        let mut turnover = QueueRate::default();
-        let end = busy(&mut turnover, 0, 1000, 10);
-        let later = busy(&mut turnover, end + 3_600_000, 1000, 1);
-        assert!(turnover.retry_after_s(at(later), 64) <= 9, "nobody was answered for an hour");
-        assert!(turnover.retry_after_s(at(later + 20_000), 64) >= 20, "answers have become longer");
+        let mut queue_rate = QueueRate::default();
+        let end = busy(&mut queue_rate, 0, 1000, 10);
+        let later = busy(&mut queue_rate, end + 3_600_000, 1000, 1);
+        assert!(queue_rate.retry_after_s(at(later), 64) <= 9, "nobody was answered for an hour");
+        assert!(queue_rate.retry_after_s(at(later + 20_000), 64) >= 20, "answers have become longer");
     }
 
     #[test]
     fn the_newest_answers_count_most() {
-        let mut turnover = QueueRate::default();
-        let end = busy(&mut turnover, 0, 4000, 30);
-        let end = busy(&mut turnover, end, 500, 30);
-        assert!(turnover.retry_after_s(at(end), 64) <= 6);
+        let mut queue_rate = QueueRate::default();
+        let end = busy(&mut queue_rate, 0, 4000, 30);
+        let end = busy(&mut queue_rate, end, 500, 30);
+        assert!(queue_rate.retry_after_s(at(end), 64) <= 6);
     }
 }

@@ -150,7 +150,7 @@ impl Scheduler {
     /// How full the queue is, and when half of it should have gone.
     fn busy(&self, now: Time) -> Busy {
         let waiting = self.queue.len() as u32;
-        Busy { waiting, retry_after_s: self.turnover.retry_after_s(now, waiting) }
+        Busy { waiting, retry_after_s: self.queue_rate.retry_after_s(now, waiting) }
     }
 
     pub(super) fn need(&self, submission: &Submission) -> Need {

@@ -88,7 +88,7 @@ pub(super) struct Requests {
     notices: u32,
     notices_since: Time,
     /// Requests of which nobody was told.
-    untold: u32,
+    unreported: u32,
     summary_at: Time,
 }
 
@@ -159,16 +159,16 @@ impl Requests {
         if is_told {
             return RequestNotice::Told;
         }
-        if self.untold == 0 {
+        if self.unreported == 0 {
             self.summary_at = self.summary_at.max(now + SUMMARY_AFTER);
         }
-        self.untold = self.untold.saturating_add(1);
+        self.unreported = self.unreported.saturating_add(1);
         RequestNotice::Counted
     }
 
     /// Whether one more notice is none too many.
     fn may_tell(&mut self, now: Time) -> bool {
-        let are_many = self.untold > 0 || now < self.summary_at;
+        let are_many = self.unreported > 0 || now < self.summary_at;
         if are_many {
             return false;
         }
@@ -199,11 +199,11 @@ impl Requests {
 
     /// How many asked of whom nobody was told, once that is to be said.
     pub(super) fn summary(&mut self, now: Time) -> Option<u32> {
-        if self.untold == 0 || now < self.summary_at {
+        if self.unreported == 0 || now < self.summary_at {
             return None;
         }
         self.summary_at = now + SUMMARY_EVERY;
-        Some(std::mem::take(&mut self.untold))
+        Some(std::mem::take(&mut self.unreported))
     }
 
     /// Takes out who is a member by now, maybe by another's word, and who has not asked for long. Whether
@@ -216,7 +216,7 @@ impl Requests {
 
     /// When something is to be said or forgotten.
     pub(super) fn deadline(&self) -> Option<Time> {
-        let said = (self.untold > 0).then_some(self.summary_at);
+        let said = (self.unreported > 0).then_some(self.summary_at);
         self.all.values().map(Request::until).chain(said).min()
     }
 }
@@ -297,7 +297,7 @@ mod tests {
         for number in 0..20 {
             assert_eq!(asked(&mut requests, 61 * u64::from(number), number), RequestNotice::Told, "{number}");
         }
-        assert_eq!(requests.untold, 0, "no line says how many more");
+        assert_eq!(requests.unreported, 0, "no line says how many more");
         // Behind a flood that is over, too.
         for number in 20..40 {
             asked(&mut requests, 2000, number);

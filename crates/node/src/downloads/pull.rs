@@ -21,7 +21,7 @@ use super::updates::Older;
 use crate::fits::{self, FitsCluster};
 use crate::heads::HeadReader;
 use crate::hub_bytes::TOKEN_MAX;
-use crate::library::eviction::Taken;
+use crate::library::eviction::TakenRoom;
 use crate::library_error::LibraryError;
 use crate::reference_error::ReferenceError;
 use exo_accelerators::chain;
@@ -389,7 +389,7 @@ impl Pull {
         shared: &DownloadsInner,
         needed: HaveSize,
         cancel: &Cancel,
-    ) -> Result<Taken, ReferenceError> {
+    ) -> Result<TakenRoom, ReferenceError> {
         let bytes = needed.room_bytes;
         let is_wanted = || !cancel.is_cancelled();
         let make_room = || Handle::current().block_on(shared.library.make_room(None, bytes, &is_wanted));

@@ -78,7 +78,7 @@ pub struct DiskFacts {
 }
 
 /// Room that was found.
-pub struct Taken {
+pub struct TakenRoom {
     /// What is counted for it.
     pub claim: DiskClaim,
     /// What went.
@@ -263,9 +263,9 @@ impl Library {
         model: Option<ModelId>,
         needed_bytes: u64,
         is_wanted: &(dyn Fn() -> bool + Sync),
-    ) -> Result<Taken, NoRoom> {
+    ) -> Result<TakenRoom, NoRoom> {
         let busy = Busy::begin(&self.room.state, model);
-        let taken = |claim, removed| Taken { claim, removed, _busy: busy };
+        let taken = |claim, removed| TakenRoom { claim, removed, _busy: busy };
         if let Ok(claim) = self.room.take(model, needed_bytes).await {
             return Ok(taken(claim, Vec::new()));
         }
