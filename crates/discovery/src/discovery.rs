@@ -16,7 +16,7 @@ use mdns_sd::{
 use tokio::sync::mpsc;
 
 use crate::announcement::{Announced, Announcement, FoundNode, TXT_ID, judge, named_node};
-use crate::interfaces::{Interface, InterfaceReach, answers_at, local_interfaces, probe_multicast};
+use crate::interfaces::{Interface, answers_at, local_interfaces, probe_multicast};
 use crate::remembered::Remembered;
 
 /// The service every node announces.
@@ -83,7 +83,6 @@ pub struct UpdateError(String);
 /// A running announcement and search. Dropping it says goodbye without waiting for it to be sent.
 pub struct Discovery {
     running: Arc<Mutex<Running>>,
-    reach: Vec<InterfaceReach>,
 }
 
 /// The library's daemon, and what it was started with.
@@ -111,18 +110,13 @@ impl Discovery {
         let daemon_error = |e: mdns_sd::Error| DiscoveryError::Daemon(e.to_string());
         let (daemon, events) = start_daemon(&options, info).map_err(daemon_error)?;
         let running = Arc::new(Mutex::new(Running { daemon, options, is_stopped: false }));
-        let this = Self { running: running.clone(), reach };
+        let this = Self { running: running.clone() };
         let (reports, found) = mpsc::channel(QUEUE_MAX);
         std::thread::Builder::new()
             .name("exo-mdns-found".to_owned())
             .spawn(move || report(me, &running, events, &reports))
             .map_err(|e| DiscoveryError::Daemon(e.to_string()))?;
         Ok((this, found))
-    }
-
-    /// The addresses of this machine that are used, and whether multicast works there.
-    pub fn reach(&self) -> &[InterfaceReach] {
-        &self.reach
     }
 
     /// Changes what is said of this node, and announces it.

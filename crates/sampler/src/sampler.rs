@@ -98,11 +98,6 @@ impl Sampler {
         self.params.temperature.is_nan() || self.params.temperature <= 0.0
     }
 
-    /// The parameters it was made with.
-    pub fn params(&self) -> &SamplingParams {
-        &self.params
-    }
-
     /// An answer that the grammar cannot go on with is ended. Whoever checks the tokens sees that it ended
     /// where it may not.
     fn end_token(&self) -> u32 {

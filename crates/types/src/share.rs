@@ -18,11 +18,6 @@ impl ComputeShare {
     pub const FULL: Self = Self(100);
     const PERCENT_MIN: u8 = 10;
 
-    /// Of 100.
-    pub fn percent(self) -> u8 {
-        self.0
-    }
-
     /// How long to rest after so much work.
     pub fn rest_after(self, busy: Duration) -> Duration {
         busy * u32::from(100 - self.0) / u32::from(self.0)
