@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::Request;
 use axum::response::Response;
 use exo_api::{GenerateEvent, GenerateRequest, RequestContext};
@@ -20,6 +21,9 @@ use crate::source::{Source, SourceEvent};
 use crate::sse;
 use crate::ticket::{Origin, Ticket};
 
+/// A request as it comes to its handler: its id, its user, and what was posted.
+pub type PostedRequest = (Extension<RequestId>, Extension<Principal>, Request);
+
 /// A request as its handler begins with it.
 pub struct IncomingRequest<T> {
     /// The body, parsed.
@@ -36,9 +40,7 @@ pub struct IncomingRequest<T> {
 /// Reads a request.
 pub async fn read<T: Send + 'static>(
     app: &App,
-    id: RequestId,
-    principal: Principal,
-    request: Request,
+    (Extension(id), Extension(principal), request): PostedRequest,
     parse: fn(Value, &str) -> Result<T, ApiError>,
 ) -> Result<IncomingRequest<T>, ApiError> {
     let (parts, body) = request.into_parts();

@@ -2,35 +2,29 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use exo_api::anthropic::{Message, MessageStream, MessagesRequest, TokenCount};
 use exo_api::{GenerateEvent, Summary};
-use exo_types::{Principal, RequestId};
 
 use crate::app::App;
 use crate::body::{json, read_json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event, push_ping};
 use crate::errors::ApiError;
-use crate::generate::{IncomingRequest, read, stream, whole};
+use crate::generate::{IncomingRequest, PostedRequest, read, stream, whole};
 use crate::resumed::Resumed;
 use crate::ticket::recorded;
 
 /// `POST /v1/messages`
-pub async fn messages(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
+pub async fn messages(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let take = |body, text: &str| {
         let messages = MessagesRequest::parse(body)?;
         Ok((recorded(messages.streams, text), messages.with_inputs_of(text)))
     };
     let IncomingRequest { body: (record, messages), context, origin, lease: _lease } =
-        read(&app, id, principal, request, take).await?;
+        read(&app, posted, take).await?;
+    let id = context.request;
     let fold = MessageStream::new(id.to_string(), messages.model.clone(), messages.thoughts);
     let streams = messages.streams;
     let request = messages.into_generate(context)?;

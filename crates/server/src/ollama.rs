@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
@@ -12,7 +11,6 @@ use exo_api::ollama::{
     OllamaVersion, OllamaWhole, models::created_at,
 };
 use exo_api::{AdminError, GenerateEvent, Summary, TokensQuestion, TokensRequest};
-use exo_types::{Principal, RequestId};
 use serde::Serialize;
 
 use crate::app::App;
@@ -20,7 +18,7 @@ use crate::body::{json, read_json};
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole};
 use crate::errors::ApiError;
-use crate::generate::{IncomingRequest, read, stream, whole};
+use crate::generate::{IncomingRequest, PostedRequest, read, stream, whole};
 use crate::resumed::Resumed;
 use crate::ticket::recorded;
 
@@ -28,31 +26,21 @@ use crate::ticket::recorded;
 const LINES: &str = "application/x-ndjson";
 
 /// `POST /api/chat`
-pub async fn chat(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
+pub async fn chat(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let take = |body, text: &str| {
         let asked = OllamaRequest::parse_chat(body)?.with_arguments_of(text);
         Ok((record_of(&asked, text), asked))
     };
-    answer(&app, read(&app, id, principal, request, take).await?).await
+    answer(&app, read(&app, posted, take).await?).await
 }
 
 /// `POST /api/generate`
-pub async fn generate(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
+pub async fn generate(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let take = |body, text: &str| {
         let asked = OllamaRequest::parse_generate(body)?;
         Ok((record_of(&asked, text), asked))
     };
-    answer(&app, read(&app, id, principal, request, take).await?).await
+    answer(&app, read(&app, posted, take).await?).await
 }
 
 /// Where only a model is loaded there is no answer that could go on elsewhere.

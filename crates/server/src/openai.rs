@@ -4,36 +4,29 @@ pub mod embeddings;
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use exo_api::endpoints::ENDPOINTS;
 use exo_api::openai::{ChatRequest, CompletionRequest};
-use exo_types::{Principal, RequestId};
 
 use crate::app::App;
 use crate::chat::{ChatChunks, ChatWhole};
 use crate::completion::{CompletionChunks, CompletionWhole};
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
-use crate::generate::{IncomingRequest, head, read, stream, whole};
+use crate::generate::{IncomingRequest, PostedRequest, head, read, stream, whole};
 use crate::resumed::Resumed;
 use crate::ticket::recorded;
 
 /// `POST /v1/chat/completions`
-pub async fn chat(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
+pub async fn chat(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let take = |body, text: &str| {
         let chat = ChatRequest::parse(body)?;
         Ok((recorded(chat.common.streams(), text), chat))
     };
     let IncomingRequest { body: (record, chat), context, origin, lease: _lease } =
-        read(&app, id, principal, request, take).await?;
+        read(&app, posted, take).await?;
     let (streams, include_usage) = (chat.common.streams(), chat.common.includes_usage());
     let request = chat.into_generate(context)?;
     let (head, logprobs) = (head(&request, origin.created), request.sampling.logprobs.is_some());
@@ -46,18 +39,13 @@ pub async fn chat(
 }
 
 /// `POST /v1/completions`
-pub async fn completion(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
+pub async fn completion(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let take = |body, text: &str| {
         let completion = CompletionRequest::parse(body)?;
         Ok((recorded(completion.common.streams(), text), completion))
     };
     let IncomingRequest { body: (record, completion), context, origin, lease: _lease } =
-        read(&app, id, principal, request, take).await?;
+        read(&app, posted, take).await?;
     let (streams, include_usage) = (completion.common.streams(), completion.common.includes_usage());
     let request = completion.into_generate(context)?;
     let (head, logprobs) = (head(&request, origin.created), request.sampling.logprobs.is_some());

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response as HttpResponse;
 use exo_api::responses::{Response, ResponseDeleted, ResponseEvent, ResponseStream, ResponsesRequest};
 use exo_api::{BadParam, ChatMessage, GenerateEvent, Summary};
-use exo_types::{Principal, RequestId};
+use exo_types::Principal;
 use serde_json::Value;
 
 use crate::app::App;
@@ -18,20 +18,15 @@ use crate::client_memory::Lease;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::{ApiError, Path};
-use crate::generate::{IncomingRequest, read, stream, whole};
+use crate::generate::{IncomingRequest, PostedRequest, read, stream, whole};
 use crate::kept::message_bytes;
 use crate::resumed::{Resumed, mark};
 use crate::ticket::{Origin, recorded};
 
 /// `POST /v1/responses`
-pub async fn create(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<HttpResponse, ApiError> {
-    let IncomingRequest { body, context, mut origin, mut lease } =
-        read(&app, id, principal, request, read_body).await?;
+pub async fn create(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<HttpResponse, ApiError> {
+    let IncomingRequest { body, context, mut origin, mut lease } = read(&app, posted, read_body).await?;
+    let (id, principal) = (context.request, context.principal);
     let asked = match body {
         Body::Whole(asked) => *asked,
         Body::Refers(body) => {

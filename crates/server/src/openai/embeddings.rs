@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::response::Response;
 use exo_api::ollama::{OllamaEmbed, OllamaEmbedding, OllamaEmbeddings};
 use exo_api::openai::{EmbeddingList, EmbeddingsRequest};
 use exo_api::{EmbedRequest, Embeddings, GenerateError, SignOfLife};
-use exo_types::{Principal, RequestId};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -17,44 +15,28 @@ use crate::app::App;
 use crate::body::json;
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
-use crate::generate::read;
+use crate::generate::{PostedRequest, read};
 use crate::source::STILL_MIN;
 
 /// `POST /v1/embeddings`
-pub async fn openai(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let asked = read(&app, id, principal, request, |body, _| Ok(EmbeddingsRequest::parse(body)?)).await?;
+pub async fn openai(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
+    let asked = read(&app, posted, |body, _| Ok(EmbeddingsRequest::parse(body)?)).await?;
     let (model, encoding) = (asked.body.model.clone(), asked.body.encoding);
     let embeddings = embed(&app, Dialect::Embeddings, asked.body.into_embed(asked.context)).await?;
     Ok(json(&EmbeddingList::new(model, encoding, embeddings)))
 }
 
 /// `POST /api/embed`
-pub async fn ollama(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let asked = read(&app, id, principal, request, |body, _| Ok(OllamaEmbed::parse_embed(body)?)).await?;
+pub async fn ollama(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
+    let asked = read(&app, posted, |body, _| Ok(OllamaEmbed::parse_embed(body)?)).await?;
     let (model, dialect) = (asked.body.model.clone(), Dialect::OllamaEmbed { asked_in: "input" });
     let embeddings = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
     Ok(json(&OllamaEmbeddings::new(model, embeddings)))
 }
 
 /// `POST /api/embeddings`
-pub async fn ollama_older(
-    State(app): State<Arc<App>>,
-    Extension(id): Extension<RequestId>,
-    Extension(principal): Extension<Principal>,
-    request: Request,
-) -> Result<Response, ApiError> {
-    let asked =
-        read(&app, id, principal, request, |body, _| Ok(OllamaEmbed::parse_embeddings(body)?)).await?;
+pub async fn ollama_older(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
+    let asked = read(&app, posted, |body, _| Ok(OllamaEmbed::parse_embeddings(body)?)).await?;
     let dialect = Dialect::OllamaEmbed { asked_in: "prompt" };
     let embeddings = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
     Ok(json(&OllamaEmbedding::new(embeddings)))
