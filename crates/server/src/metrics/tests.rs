@@ -4,9 +4,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use exo_api::{
-    DeviceTelemetryView, EndedView, HistogramView, InstanceTelemetryView, JoinWindowView, JournalView,
-    LayersView, LinkTelemetryView, LoadView, MemoryView, ModelRequestsView, NodeStatus, NodeTelemetryView,
-    SensorsView, Severity, StageTelemetryView,
+    DeviceTelemetryView, EndedView, HistogramView, InstanceTelemetryView, LayersView, LinkTelemetryView,
+    LoadView, MemoryView, ModelRequestsView, NodeStatus, NodeTelemetryView, SensorsView, Severity,
+    StageTelemetryView,
 };
 
 use super::names::{Kind, METRICS};
@@ -156,19 +156,11 @@ fn cluster(nodes: Vec<NodeTelemetryView>) -> (ClusterView, TelemetryView) {
         runbook: String::new(),
     };
     let view = ClusterView {
-        cluster: None,
         self_node: self_node.clone(),
-        epoch: None,
-        unheard_coordinator: None,
         nodes: nodes.iter().map(shown).collect(),
-        links: Vec::new(),
         instances: vec![serde_json::from_value(instance).unwrap()],
-        join_window: JoinWindowView::default(),
-        join_requests: Vec::new(),
-        other_clusters: Vec::new(),
-        journal: JournalView::default(),
-        warnings: Vec::new(),
         alerts: vec![alert],
+        ..ClusterView::default()
     };
     (view, TelemetryView { self_node, nodes })
 }

@@ -13,11 +13,11 @@ use exo_api::{
     DoctorView, Downloads, Drain, EmbedRequest, Embeddings, Facade, FinishReason, FoundModelView,
     FoundRepoView, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, HealthStatus, HealthView,
     HubLoginRequest, HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest,
-    InviteView, JoinRequest, JoinWindowView, JoinedView, JournalView, LoadView, LogLevelRequest, LogQuery,
-    LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt,
-    PrunedView, PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView,
-    SeriesQuery, SeriesView, Severity, SignOfLife, SilenceRequest, Summary, TelemetryView, Timings,
-    TokenPiece, TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
+    InviteView, JoinRequest, JoinedView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole,
+    MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
+    PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery,
+    SeriesView, Severity, SignOfLife, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece,
+    TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -876,19 +876,9 @@ fn member() -> MemberView {
 
 pub fn cluster() -> ClusterView {
     ClusterView {
-        cluster: None,
         self_node: NodeId([1; 32]).to_full(),
-        epoch: None,
-        unheard_coordinator: None,
-        nodes: vec![],
-        links: vec![],
         instances: vec![instance()],
-        join_window: JoinWindowView::default(),
-        join_requests: vec![],
-        other_clusters: vec![],
-        journal: JournalView::default(),
-        warnings: Vec::new(),
-        alerts: Vec::new(),
+        ..ClusterView::default()
     }
 }
 

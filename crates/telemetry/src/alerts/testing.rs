@@ -2,9 +2,8 @@
 
 use exo_api::plan::PlanObjective;
 use exo_api::{
-    ClusterView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, JoinWindowView, JournalView,
-    KvType, LinkTelemetryView, LoadView, MemberRole, MemoryView, NodeStatus, NodeTelemetryView, NodeView,
-    SensorsView, TelemetryView,
+    ClusterView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, KvType, LinkTelemetryView,
+    LoadView, MemberRole, MemoryView, NodeStatus, NodeTelemetryView, NodeView, SensorsView, TelemetryView,
 };
 use exo_types::{DeviceKind, DeviceState, SupportClass};
 
@@ -143,16 +142,9 @@ pub fn cluster() -> (ClusterView, TelemetryView) {
         cluster: Some("c".to_owned()),
         self_node: "a".to_owned(),
         epoch: Some(exo_api::EpochView { counter: 1, coordinator: "a".to_owned() }),
-        unheard_coordinator: None,
         nodes: vec![shown("a"), shown("b")],
-        links: Vec::new(),
         instances: vec![instance()],
-        join_window: JoinWindowView::default(),
-        join_requests: Vec::new(),
-        other_clusters: Vec::new(),
-        journal: JournalView::default(),
-        warnings: Vec::new(),
-        alerts: Vec::new(),
+        ..ClusterView::default()
     };
     let a = NodeTelemetryView { links: vec![link("b")], ..node("a") };
     (view, TelemetryView { self_node: "a".to_owned(), nodes: vec![a, node("b")] })
