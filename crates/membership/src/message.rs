@@ -132,7 +132,7 @@ pub enum MessageError {
 impl Message {
     /// The message as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("integers, lists and short texts always encode")
+        postcard::to_stdvec(self).expect("integers and lists always encode")
     }
 
     /// The message in `bytes`, within bounds.
