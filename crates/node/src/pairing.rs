@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use data_encoding::BASE32_NOPAD;
 use exo_machine::joining::Code;
+use exo_stdx::unix_ms;
 use exo_transport::JoinChannel;
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
@@ -80,7 +81,9 @@ pub(crate) struct Invites(Mutex<Vec<Invite>>);
 
 struct Invite {
     code: Code,
-    until: Instant,
+    /// Until when, by the time that this machine runs and by the clock on the wall: of a machine that slept
+    /// no code counts for longer than was said.
+    until: (Instant, u64),
     /// Wrong codes it still takes; none are counted for a token.
     tries: Option<u32>,
     /// Nodes it still lets in.
@@ -90,8 +93,9 @@ struct Invite {
 }
 
 impl Invite {
-    fn is_open(&self, now: Instant) -> bool {
-        now < self.until && self.tries != Some(0)
+    fn is_open(&self, now: Instant, now_unix_ms: u64) -> bool {
+        let (until, until_unix_ms) = self.until;
+        now < until && now_unix_ms < until_unix_ms && self.tries != Some(0)
     }
 
     fn takes(&self, node: NodeId) -> bool {
@@ -99,11 +103,17 @@ impl Invite {
     }
 }
 
+/// When that time is over from now on.
+fn after(lasting: Duration) -> (Instant, u64) {
+    let ms = u64::try_from(lasting.as_millis()).unwrap_or(u64::MAX);
+    (Instant::now() + lasting, unix_ms().saturating_add(ms))
+}
+
 impl Invites {
     fn open(&self) -> MutexGuard<'_, Vec<Invite>> {
         let mut invites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        invites.retain(|invite| invite.is_open(now));
+        let (now, now_unix_ms) = (Instant::now(), unix_ms());
+        invites.retain(|invite| invite.is_open(now, now_unix_ms));
         invites
     }
 
@@ -116,7 +126,7 @@ impl Invites {
         invites.retain(|invite| invite.tries.is_none());
         invites.push(Invite {
             code: Code(digits.clone()),
-            until: Instant::now() + CODE_LASTS,
+            until: after(CODE_LASTS),
             tries: Some(TRIES),
             uses: 1,
             known_to: Vec::new(),
@@ -133,8 +143,7 @@ impl Invites {
         if invites.iter().filter(|invite| invite.tries.is_none()).count() >= TOKENS_MAX {
             return Err(NoCode::TooManyTokens { max: TOKENS_MAX });
         }
-        let until = Instant::now() + lasting;
-        let code = Code(token.clone());
+        let (code, until) = (Code(token.clone()), after(lasting));
         invites.push(Invite { code, until, tries: None, uses, known_to: Vec::new() });
         Ok(token.to_ascii_lowercase())
     }
@@ -349,10 +358,14 @@ mod tests {
     #[test]
     fn digits_count_for_five_minutes() {
         let invites = Invites::default();
-        let given = Instant::now();
+        let (given, given_unix_ms) = (Instant::now(), unix_ms());
         invites.give_digits().unwrap();
-        let after = |seconds| invites.open()[0].is_open(given + Duration::from_secs(seconds));
-        assert!(after(299) && !after(301));
+        let is_open = |ran_s: u64, wall_s: u64| {
+            invites.open()[0].is_open(given + Duration::from_secs(ran_s), given_unix_ms + 1000 * wall_s)
+        };
+        assert!(is_open(299, 299) && !is_open(310, 310));
+        assert!(!is_open(10, 310), "the machine slept");
+        assert!(!is_open(310, 10), "its clock was set back");
     }
 
     #[tokio::test]
@@ -360,7 +373,7 @@ mod tests {
         let invites = Invites::default();
         let lasting = Duration::from_secs(3600);
         let (before, _, after) = (Instant::now(), invites.give_token(1, lasting).unwrap(), Instant::now());
-        let is_open = |at: Instant| invites.open()[0].is_open(at);
+        let is_open = |at: Instant| invites.open()[0].is_open(at, unix_ms());
         assert!(is_open(before + lasting - Duration::from_secs(1)) && !is_open(after + lasting));
 
         // By the clock of an exchange.

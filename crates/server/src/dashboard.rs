@@ -28,6 +28,8 @@ const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'sel
 /// A page that has nothing but text and a style.
 const LANDING_POLICY: &str =
     "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Of every answer that is no page: nothing in it runs.
+pub const ANSWER_POLICY: &str = "default-src 'none'; frame-ancestors 'none'; sandbox";
 const NOTHING: &str = "accelerometer=(), camera=(), display-capture=(), geolocation=(), gyroscope=(), microphone=(), payment=(), usb=()";
 
 /// Names with a hash of what is in them never change.
@@ -154,8 +156,7 @@ fn content_type(extension: &str) -> Option<&'static str> {
 /// On every answer: whoever opens one alone in a tab gets nothing that runs.
 pub fn set_defaults(headers: &mut HeaderMap) {
     headers.entry(REFERRER_POLICY).or_insert(HeaderValue::from_static("no-referrer"));
-    let policy = HeaderValue::from_static("default-src 'none'; frame-ancestors 'none'; sandbox");
-    headers.entry(CONTENT_SECURITY_POLICY).or_insert(policy);
+    headers.entry(CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(ANSWER_POLICY));
     let resources = HeaderName::from_static("cross-origin-resource-policy");
     headers.insert(resources, HeaderValue::from_static("same-origin"));
 }

@@ -29,7 +29,7 @@ pub async fn give_code(State(app): State<Arc<App>>, Extension(peer): Extension<P
         let message = "the page needs administration over HTTP, which the setting `api_proxied` shuts: commands work as ever";
         return Err(ApiError::invalid(StatusCode::CONFLICT, "conflict", message));
     }
-    let code = app.sessions.give_code(Instant::now()).map_err(no_randomness)?;
+    let code = app.sessions.give_code(Instant::now(), unix_s()).map_err(no_randomness)?;
     Ok(json(&CodeView { code, expires_in_s: CODE_LIFE.as_secs() }))
 }
 
@@ -45,7 +45,7 @@ pub async fn begin_session(
     let wanted: SessionRequest = read_typed(&parts.headers, body, &app).await?;
     match wanted {
         SessionRequest { code: Some(code), secret: None } => {
-            app.sessions.take_code(&code, Instant::now()).map_err(refused_code)?;
+            app.sessions.take_code(&code, Instant::now(), unix_s()).map_err(refused_code)?;
         }
         SessionRequest { code: None, secret: Some(secret) } if app.guard.knows_secret(secret.trim()) => {}
         SessionRequest { code: None, secret: Some(_) } => {

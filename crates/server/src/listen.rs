@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection_slots::{ConnectionSlot, ConnectionSlots};
+use crate::dashboard::ANSWER_POLICY;
 use crate::guard::Peer;
 use crate::options::ServerOptions;
 use crate::timed_io::TimedIo;
@@ -176,7 +177,8 @@ async fn refuse(mut stream: impl AsyncWrite + Unpin) {
     const BODY: &str = r#"{"error":{"message":"too many connections","type":"server_error","param":null,"code":"too_many_connections"}}"#;
     let answer = format!(
         "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
+         x-content-type-options: nosniff\r\ncontent-security-policy: {ANSWER_POLICY}\r\n\
+         cache-control: no-store\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{BODY}",
         BODY.len()
     );
     let write = async {

@@ -52,7 +52,8 @@ struct SessionTable {
 
 struct Code {
     hash: ApiKey,
-    given: Instant,
+    /// By the time that this machine runs and by the clock on the wall: on one that slept it is over.
+    given: (Instant, u64),
     used: bool,
 }
 
@@ -96,25 +97,28 @@ impl Sessions {
     }
 
     /// A code that becomes a session, once.
-    pub fn give_code(&self, now: Instant) -> Result<String, getrandom::Error> {
+    pub fn give_code(&self, now: Instant, now_unix_s: u64) -> Result<String, getrandom::Error> {
         let code = random_hex()?;
         let mut kept = self.kept();
         if kept.codes.len() == CODES_MAX {
             kept.codes.pop_front();
         }
-        kept.codes.push_back(Code { hash: ApiKey::from_key(&code), given: now, used: false });
+        let given = (now, now_unix_s);
+        kept.codes.push_back(Code { hash: ApiKey::from_key(&code), given, used: false });
         Ok(code)
     }
 
     /// Takes a code. It is good for nothing afterwards, whatever becomes of the session.
-    pub fn take_code(&self, code: &str, now: Instant) -> Result<(), BadCode> {
+    pub fn take_code(&self, code: &str, now: Instant, now_unix_s: u64) -> Result<(), BadCode> {
         let given = ApiKey::from_key(code);
         let mut kept = self.kept();
         let known = kept.codes.iter_mut().find(|known| known.hash.matches(&given)).ok_or(BadCode::Unknown)?;
         if known.used {
             return Err(BadCode::Used);
         }
-        if now.saturating_duration_since(known.given) >= CODE_LIFE {
+        let (given, given_unix_s) = known.given;
+        let wall_s = now_unix_s.saturating_sub(given_unix_s);
+        if now.saturating_duration_since(given) >= CODE_LIFE || wall_s > CODE_LIFE.as_secs() {
             return Err(BadCode::Expired);
         }
         known.used = true;
@@ -271,23 +275,24 @@ mod tests {
     #[test]
     fn a_code_is_good_once_and_for_a_minute() {
         let (sessions, now) = (sessions(), Instant::now());
-        let code = sessions.give_code(now).unwrap();
-        assert_eq!((code.len(), sessions.take_code("0", now)), (64, Err(BadCode::Unknown)));
+        let code = sessions.give_code(now, 100).unwrap();
+        assert_eq!((code.len(), sessions.take_code("0", now, 100)), (64, Err(BadCode::Unknown)));
         let late = now + CODE_LIFE;
-        assert_eq!(sessions.take_code(&code, late), Err(BadCode::Expired));
-        assert_eq!(sessions.take_code(&code, late - Duration::from_millis(1)), Ok(()));
-        assert_eq!(sessions.take_code(&code, now), Err(BadCode::Used));
-        let other = sessions.give_code(now).unwrap();
+        assert_eq!(sessions.take_code(&code, late, 160), Err(BadCode::Expired));
+        assert_eq!(sessions.take_code(&code, now, 161), Err(BadCode::Expired), "the machine slept");
+        assert_eq!(sessions.take_code(&code, late - Duration::from_millis(1), 160), Ok(()));
+        assert_eq!(sessions.take_code(&code, now, 100), Err(BadCode::Used));
+        let other = sessions.give_code(now, 100).unwrap();
         sessions.end_all();
-        assert_eq!(sessions.take_code(&other, now), Err(BadCode::Unknown));
+        assert_eq!(sessions.take_code(&other, now, 100), Err(BadCode::Unknown));
     }
 
     #[test]
     fn codes_and_sessions_are_bounded_and_the_oldest_goes() {
         let (sessions, now) = (sessions(), Instant::now());
-        let codes: Vec<_> = (0..=CODES_MAX).map(|_| sessions.give_code(now).unwrap()).collect();
-        assert_eq!(sessions.take_code(&codes[0], now), Err(BadCode::Unknown));
-        assert_eq!(sessions.take_code(&codes[1], now), Ok(()));
+        let codes: Vec<_> = (0..=CODES_MAX).map(|_| sessions.give_code(now, 100).unwrap()).collect();
+        assert_eq!(sessions.take_code(&codes[0], now, 100), Err(BadCode::Unknown));
+        assert_eq!(sessions.take_code(&codes[1], now, 100), Ok(()));
         let tokens: Vec<_> = (0..SESSIONS_MAX as u64).map(|i| sessions.begin(100 + i).unwrap()).collect();
         assert!(sessions.find(&tokens[0], 200).is_some());
         sessions.begin(201).unwrap();

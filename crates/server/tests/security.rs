@@ -546,6 +546,8 @@ async fn too_many_connections_are_told_so() {
     let answer = server.get("/health").await;
     assert_eq!(answer.error(), "503 too_many_connections");
     assert_eq!(answer.header("retry-after"), Some("1"));
+    assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+    assert!(answer.header("content-security-policy").is_some_and(|policy| policy.contains("sandbox")));
     drop(held);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(server.get("/health").await.status, 200);

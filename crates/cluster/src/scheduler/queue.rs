@@ -74,9 +74,9 @@ impl Queue {
         }
     }
 
-    /// Whether one more of this principal's has no seat. Its share of the seats is free for it, however many
-    /// others have taken, and one seat for who has none; so more may wait than there are seats, at most four
-    /// times as many.
+    /// Whether one more of this principal's has no seat. Its share of the seats is free for it until twice as
+    /// many wait as there are seats, however many others have taken, and one seat for who has none until four
+    /// times as many do.
     fn is_full_for_new(&self, principal: Principal) -> bool {
         let len = self.len();
         let waits =

@@ -79,6 +79,8 @@ pub(super) struct Admission {
     node: NodeId,
     name: String,
     on_sight: bool,
+    /// It has one of the places of the door that a person has opened.
+    has_place: bool,
     /// What both sides show.
     words: String,
     /// Where the stranger listens.
@@ -132,11 +134,21 @@ impl Joining {
                 let until = ctx.now.time + ANSWER_MAX;
                 let act = Act::Admit { node, name: name.clone() };
                 let (words, is_answered) = (asked.words, false);
-                if on_sight && self.opened.take_place() {
+                let has_place = on_sight && self.opened.has_places(ctx.now);
+                if has_place && self.opened.take_place() {
                     out.push(JoiningOutput::Stale);
                 }
-                let admission =
-                    Admission { exchange, node, name, on_sight, words, listen, until, is_answered };
+                let admission = Admission {
+                    exchange,
+                    node,
+                    name,
+                    on_sight,
+                    has_place,
+                    words,
+                    listen,
+                    until,
+                    is_answered,
+                };
                 self.admission_last += 1;
                 self.admissions.insert(self.admission_last, admission);
                 out.push(JoiningOutput::Act { admission: self.admission_last, act });
@@ -152,10 +164,10 @@ impl Joining {
         }
         match self.admissions.get(&admission) {
             None => Err(ActRefusal::NotAwaited),
-            Some(admission)
-                if admission.on_sight && !ctx.is_window_open_by(view) && !self.opened.is_open(ctx.now) =>
-            {
-                Err(ActRefusal::WindowShut)
+            Some(admission) if admission.on_sight => {
+                let comes_by_door = admission.has_place && self.opened.is_open(ctx.now);
+                let may = comes_by_door || ctx.is_window_open_by(view);
+                if may { Ok(()) } else { Err(ActRefusal::WindowShut) }
             }
             Some(_) => Ok(()),
         }

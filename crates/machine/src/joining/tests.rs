@@ -1356,6 +1356,29 @@ fn a_door_that_is_shut_lets_nobody_in_and_one_opening_lets_in_so_many() {
 }
 
 #[test]
+fn who_came_through_the_window_has_no_place_of_the_door_when_that_is_shut() {
+    let mut node = Node::fresh(keys(1)[0].clone(), &[]);
+    node.call(|joining, ctx, out| joining.open_door(ctx, Duration::from_secs(300), out));
+    let mut admissions = Vec::new();
+    // All of them ask before the first entry is signed.
+    for n in 0..=exo_trust::ON_SIGHT_MAX as u8 {
+        node.asked(NodeId([100 + n; 32]));
+        admissions.extend(node.take().into_iter().find_map(|output| match output {
+            JoiningOutput::Act { admission, .. } => Some(admission),
+            _ => None,
+        }));
+    }
+    // As the sixteenth entry does.
+    node.record(Act::Window { until_unix_s: 0 });
+    let view = node.trust.view().clone();
+    let may: Vec<bool> = admissions
+        .into_iter()
+        .map(|admission| node.call(|joining, ctx, _| joining.may_record(ctx, admission, &view)).is_ok())
+        .collect();
+    assert_eq!(may, (0..=exo_trust::ON_SIGHT_MAX).map(|at| at < exo_trust::ON_SIGHT_MAX).collect::<Vec<_>>());
+}
+
+#[test]
 fn whom_a_person_refuses_is_not_shown_for_an_hour_and_comes_in_with_a_code_only() {
     let keys = keys(2);
     let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
