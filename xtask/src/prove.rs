@@ -20,6 +20,7 @@ mod page;
 mod predictions;
 mod pulls;
 mod rng;
+mod runs;
 mod schemas;
 mod signals;
 mod soak;
@@ -68,8 +69,9 @@ enum Proof {
     #[command(after_help = "Example: cargo xtask prove keys --model qwen3-0.6b-q8_0.gguf")]
     Keys(keys::Options),
     /// Answers go on, with the same tokens, when the node of a stage or the coordinator is killed, or stands
-    /// still
+    /// still, and at another node when their client's is killed
     #[command(after_help = "Examples:\n  cargo xtask prove kills --who coordinator,coordinator-stage\n  \
+                            cargo xtask prove kills --who driver\n  \
                             cargo xtask prove kills --stop 30 --times 10\n  \
                             cargo xtask prove kills --model 25m-q8_0.gguf --temperature 0 --compute-share 20%")]
     Kills(kills::Options),

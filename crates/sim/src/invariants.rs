@@ -64,6 +64,7 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "text_in_order", check: requests::text_in_order },
     Invariant { name: "answers_go_on", check: requests::answers_go_on },
     Invariant { name: "answers_move", check: pauses::answers_move },
+    Invariant { name: "resumed_in_5_s", check: pauses::resumed_in_5_s },
     Invariant { name: "nothing_left_over", check: requests::nothing_left_over },
     Invariant { name: "agrees_and_serves_in_20_s", check: cluster::agrees_and_serves_in_20_s },
     Invariant { name: "quiet_answers_all", check: requests::quiet_answers_all },

@@ -532,6 +532,24 @@ fn what_serves_stays_where_it_is_when_a_node_that_went_on_alone_comes_back() {
     }
 }
 
+/// The node of two clients dies when their answers have just begun: they have the rest from another one,
+/// within the 5 s of `resumed_in_5_s` where the answers need nothing else of it.
+#[test]
+fn clients_whose_node_dies_have_the_rest_from_another_one() {
+    let place = Ask { at: Time::from_millis(2_000), node: 0, what: AskWhat::Place };
+    for (node, end) in (0..3).flat_map(|node| [(node, End::Killed), (node, End::PowerLost)]) {
+        let crash = FaultKind::Crash { node, end, down: Duration::from_secs(30) };
+        let clients = clients::list(SEED, 2, 5_000, 5_000).into_iter();
+        let report = run(Scenario {
+            clients: clients.map(|client| Client { node, cancel: None, ..client }).collect(),
+            asks: vec![place],
+            ..scenario(3, true, &[(5_010, crash)], 30)
+        });
+        assert_eq!(report.failure, None, "n{node} {end:?}");
+        assert!(report.resumed > 0, "n{node} {end:?}: {:?}", report.failed);
+    }
+}
+
 /// Two stages of an answer do not reach each other any more; the third node, at which it was asked, reaches
 /// both. It is placed where all reach each other, and does not wait for the link.
 #[test]

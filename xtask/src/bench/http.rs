@@ -49,7 +49,7 @@ impl Server {
 
     /// Opens a stream of events, whose head and bytes are read as they come. `at_most` bounds each silence.
     pub fn events(&self, path: &str, at_most: Duration) -> anyhow::Result<TcpStream> {
-        self.send(&format!("GET {path} HTTP/1.0"), "", at_most)
+        self.send(&format!("GET {path} HTTP/1.0\r\n"), "", at_most)
     }
 
     fn exchange(&self, method: &str, path: &str, body: &str, at_most: Duration) -> anyhow::Result<Value> {
@@ -61,7 +61,8 @@ impl Server {
     /// answers all at once.
     fn answered(&self, method: &str, path: &str, body: &str, at_most: Duration) -> anyhow::Result<Vec<u8>> {
         let attempt = || format!("{method} http://{}{path}", self.address);
-        let stream = self.send(&format!("{method} {path} HTTP/1.1"), body, at_most).with_context(attempt)?;
+        let head = format!("{method} {path} HTTP/1.1\r\n");
+        let stream = self.send(&head, body, at_most).with_context(attempt)?;
         let mut bytes = Vec::new();
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut bytes).with_context(attempt)?;
         let (status, body) = parse(&bytes).with_context(attempt)?;
@@ -72,19 +73,40 @@ impl Server {
         Ok(body)
     }
 
-    /// Sends a document and hands on each line of the answer as it comes, until `each` has seen enough.
-    /// `at_most` bounds each silence of the server, and all of it together.
+    /// Sends a document and hands on each line of the answer as it comes, headers first, until `each` has
+    /// seen enough. `at_most` bounds each silence of the server, and all of it together.
     pub fn lines(
         &self,
         path: &str,
         body: &Value,
         at_most: Duration,
+        each: impl FnMut(&str) -> anyhow::Result<ControlFlow<()>>,
+    ) -> anyhow::Result<()> {
+        self.lines_of(("POST", path, ""), &body.to_string(), at_most, each)
+    }
+
+    /// The same where nothing is sent but headers, each of which ends its line.
+    pub fn lines_with(
+        &self,
+        path: &str,
+        headers: &str,
+        at_most: Duration,
+        each: impl FnMut(&str) -> anyhow::Result<ControlFlow<()>>,
+    ) -> anyhow::Result<()> {
+        self.lines_of(("GET", path, headers), "", at_most, each)
+    }
+
+    fn lines_of(
+        &self,
+        (method, path, headers): (&str, &str, &str),
+        body: &str,
+        at_most: Duration,
         mut each: impl FnMut(&str) -> anyhow::Result<ControlFlow<()>>,
     ) -> anyhow::Result<()> {
-        let attempt = || format!("POST http://{}{path}", self.address);
+        let attempt = || format!("{method} http://{}{path}", self.address);
         let began = Instant::now();
         // In HTTP/1.0 a body comes as it is, without lengths between its pieces.
-        let stream = self.send(&format!("POST {path} HTTP/1.0"), &body.to_string(), at_most);
+        let stream = self.send(&format!("{method} {path} HTTP/1.0\r\n{headers}"), body, at_most);
         let mut lines = BufReader::new(stream.with_context(attempt)?.take(ANSWER_BYTES_MAX)).lines();
         let status =
             lines.next().with_context(|| format!("{}: no answer", attempt()))?.with_context(attempt)?;
@@ -92,7 +114,7 @@ impl Server {
             let rest: String = lines.map_while(Result::ok).take(20).collect::<Vec<_>>().join(" ");
             bail!("{}: {status}: {}", attempt(), rest.chars().take(600).collect::<String>());
         }
-        for line in lines.skip_while(|line| line.as_ref().is_ok_and(|line| !line.is_empty())) {
+        for line in lines {
             if each(&line.with_context(attempt)?).with_context(attempt)?.is_break() {
                 return Ok(());
             }
@@ -103,14 +125,14 @@ impl Server {
         Ok(())
     }
 
-    /// A connection with the request on its way.
-    fn send(&self, line: &str, body: &str, at_most: Duration) -> anyhow::Result<TcpStream> {
+    /// A connection with the request on its way, which begins with these lines.
+    fn send(&self, head: &str, body: &str, at_most: Duration) -> anyhow::Result<TcpStream> {
         let mut stream = self.connect(at_most)?;
         stream.set_read_timeout(Some(at_most))?;
         stream.set_write_timeout(Some(at_most))?;
         stream.set_nodelay(true)?;
         let request = format!(
-            "{line}\r\nHost: {}\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
+            "{head}Host: {}\r\nConnection: close\r\nAuthorization: Bearer {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.address,
             self.secret,
@@ -196,7 +218,7 @@ mod tests {
             Ok(if line == "data: 2" { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         };
         server.lines("/", &Value::Null, Duration::from_secs(10), each).unwrap();
-        assert_eq!(seen, ["", "data: 1", "", "data: 2"]);
+        assert_eq!(seen, ["A: b", "", "data: 1", "", "data: 2"]);
     }
 
     #[test]

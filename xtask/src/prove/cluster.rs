@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 
 pub use self::views::{Epoch, placements};
@@ -228,6 +228,13 @@ impl Cluster {
             let view = self.nodes[instance.at].instance(&instance.id)?;
             Ok(stages(&view).all(is_packed).then_some(()))
         })
+    }
+
+    /// Does something with the cluster and ends it; an error has the last words of every node.
+    pub fn end_after<T>(mut self, work: impl FnOnce(&mut Self) -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let result = work(&mut self);
+        let said = self.last_words();
+        result.map_err(|error| anyhow!("{error:#}{said}"))
     }
 
     /// Ends every node; fails with the last words of those that did not leave cleanly.

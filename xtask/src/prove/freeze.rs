@@ -4,7 +4,6 @@
 //! Each run is a fresh cluster. Clients ask the node with the model for answer after answer, so that requests
 //! also come while nobody coordinates, and while the other one takes over.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -12,11 +11,11 @@ use clap::Args;
 use serde_json::json;
 
 use super::cluster::{Cluster, Epoch, placements};
+use super::runs::RunOptions;
 use super::streams::{
-    Asking, Pauses, Question, beside, completion, longest_pause, percentile, sorted, undisturbed,
+    Asking, Pauses, Question, beside, completion, longest_pause, percentile, sorted, spread, undisturbed,
 };
 use super::{Verdict, rest, wait_for};
-use crate::setup;
 
 const NODES: usize = 2;
 const STREAMS: u64 = 2;
@@ -34,76 +33,42 @@ const AGREE_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
+#[command(mut_arg("times", |times| times.default_value("15")))]
 pub struct Options {
     /// How long the coordinator stands still
     #[arg(long, value_delimiter = ',', default_value = "5,30",
           value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: Vec<u64>,
-    /// How many runs for each of them
-    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    times: u32,
-    /// A GGUF file instead of the demo model
-    #[arg(long, value_name = "FILE")]
-    model: Option<PathBuf>,
-    /// The seed of the first run; each has the next
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
+    #[command(flatten)]
+    runs: RunOptions,
 }
 
 /// Has coordinators stand still.
 pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
-    let last_seed = options.seed.saturating_add(u64::from(options.times));
-    eprintln!("seeds {}..{last_seed}; `--seed N --times 1` repeats one", options.seed);
-    let mut verdicts = Vec::new();
-    for seconds in &options.seconds {
-        let mut runs = Vec::new();
-        for seed in options.seed..last_seed {
-            match one(&exo, options, Duration::from_secs(*seconds), seed) {
-                Ok(pauses) => runs.push(pauses),
-                Err(error) => eprintln!("{seconds} s, seed {seed}: {error:#}"),
-            }
-        }
-        verdicts.push(verdict(*seconds, options.times, &runs));
-    }
-    Ok(verdicts)
+    let run = |cluster: &mut Cluster, seconds: u64, seed: u64| {
+        freeze(cluster, options, Duration::from_secs(seconds), seed)
+    };
+    options.runs.verdicts(&options.seconds, |_| NODES, run, verdict)
 }
 
 fn verdict(seconds: u64, times: u32, runs: &[Pauses]) -> Verdict {
-    let of = |percent, all: &[Duration]| percentile(all, percent).as_millis();
     let disturbed = sorted(runs.iter().map(|run| run.disturbed));
     let beyond = sorted(runs.iter().map(Pauses::beyond));
     Verdict {
         line: format!(
             "freeze: a coordinator that stands still for {seconds} s cuts no stream, moves nothing and leads nobody afterwards in {} of \
-             {times} runs; pause {} ms (p50), {} ms (p95), {} ms (max); at most {} ms longer than without a disturbance (bound {} ms)",
+             {times} runs; pause {}; at most {} ms longer than without a disturbance (bound {} ms)",
             runs.len(),
-            of(50, &disturbed),
-            of(95, &disturbed),
-            of(100, &disturbed),
-            of(100, &beyond),
+            spread(&disturbed),
+            percentile(&beyond, 100).as_millis(),
             BEYOND_MAX.as_millis(),
         ),
         is_kept: runs.len() == times as usize && percentile(&beyond, 100) <= BEYOND_MAX,
     }
 }
 
-fn one(exo: &Path, options: &Options, frozen: Duration, seed: u64) -> anyhow::Result<Pauses> {
-    let mut cluster = Cluster::start(exo, NODES, &[])?;
-    match freeze(&mut cluster, options, frozen, seed) {
-        Ok(pauses) => {
-            cluster.last_words();
-            Ok(pauses)
-        }
-        Err(error) => bail!("{error:#}{}", cluster.last_words()),
-    }
-}
-
 fn freeze(cluster: &mut Cluster, options: &Options, frozen: Duration, seed: u64) -> anyhow::Result<Pauses> {
-    let model = cluster.model(options.model.as_deref())?;
+    let model = cluster.model(options.runs.model.as_deref())?;
     cluster.wait_united()?;
     let coordinator = cluster.coordinator(0)?;
     let holder = 1 - coordinator;
@@ -116,12 +81,10 @@ fn freeze(cluster: &mut Cluster, options: &Options, frozen: Duration, seed: u64)
         bail!("the model is not on {holds} alone");
     }
     cluster.wait_settled(&instance)?;
-    let server = &cluster.nodes()[holder].server;
-    let questions = (0..STREAMS).map(|number| {
-        let body = completion(&model, TOKENS, 1.0, seed.wrapping_mul(STREAMS).wrapping_add(number));
-        Question::new(server, body)
-    });
-    let questions = questions.collect::<anyhow::Result<Vec<_>>>()?;
+    let server = std::iter::once(&cluster.nodes()[holder].server);
+    let seeds = (0..STREAMS).map(|number| seed.wrapping_mul(STREAMS).wrapping_add(number));
+    let bodies = seeds.map(|seed| completion(&model, TOKENS, 1.0, seed));
+    let questions = Question::several(server, bodies)?;
     let undisturbed = undisturbed(&questions, UNDISTURBED)?;
     let (disturbed, ()) =
         beside(&questions, Asking::UntilOver, 1, || stand_still(cluster, [coordinator, holder], frozen))?;

@@ -3,9 +3,10 @@
 //! Each run is a fresh cluster of three nodes with a model over all of them, or over two and not the one that
 //! coordinates. Answers drawn with a seed are asked for once while nothing happens, and once more, and in the
 //! middle of that it happens to the node of the first, the middle or the last stage, or to the coordinator.
-//! The clients are connected to the other nodes.
+//! The clients are connected to the other nodes. What happens to the client's own node is in `driver`.
 
-use std::path::{Path, PathBuf};
+mod driver;
+
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -13,9 +14,9 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Epoch, Instance, placements};
+use super::runs::RunOptions;
 use super::streams::{Asking, Question, beside, completion, longest_pause, percentile, sorted, undisturbed};
 use super::{Verdict, rest, wait_for};
-use crate::setup;
 
 const NODES: usize = 3;
 /// Tokens of an answer.
@@ -35,31 +36,19 @@ const BACK_MAX: Duration = Duration::from_secs(20);
 const STAYS: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
+#[command(mut_arg("times", |times| times.default_value("50")))]
 pub struct Options {
     /// What the node is that it happens to
     #[arg(long, value_delimiter = ',', default_value = "first,middle,last")]
     who: Vec<Who>,
-    /// How many runs for each of them
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    times: u32,
     /// The node stands still for so long instead of being killed
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=600))]
     stop: Option<u64>,
-    /// A GGUF file instead of the demo model
-    #[arg(long, value_name = "FILE")]
-    model: Option<PathBuf>,
     /// How tokens are drawn; 0 takes the likeliest
     #[arg(long, default_value_t = 1.0)]
     temperature: f64,
-    /// The part of its time that each node computes
-    #[arg(long, value_name = "10%..100%", default_value = "100%")]
-    compute_share: String,
-    /// The seed of the first run; each has the next
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
+    #[command(flatten)]
+    runs: RunOptions,
 }
 
 impl Options {
@@ -81,6 +70,8 @@ enum Who {
     Coordinator,
     /// The coordinator, which has a stage, beside four streams.
     CoordinatorStage,
+    /// That of the client, which has no stage and does not coordinate.
+    Driver,
 }
 
 impl Who {
@@ -90,7 +81,7 @@ impl Who {
             Self::First => Some(0),
             Self::Middle => Some(1),
             Self::Last => Some(2),
-            Self::Coordinator | Self::CoordinatorStage => None,
+            Self::Coordinator | Self::CoordinatorStage | Self::Driver => None,
         }
     }
 
@@ -101,6 +92,7 @@ impl Who {
             Self::Last => "the last stage",
             Self::Coordinator => "a coordinator without a stage",
             Self::CoordinatorStage => "a coordinator with a stage",
+            Self::Driver => "the client's node, with pauses from asking another one on",
         }
     }
 }
@@ -110,6 +102,8 @@ impl Who {
 struct Bounds {
     p50: Option<Duration>,
     p95: Option<Duration>,
+    /// Of every pause.
+    longest: Option<Duration>,
     /// Of what the longest pause is longer than without a disturbance.
     beyond: Option<Duration>,
     /// Until the others have noticed, or have another coordinator.
@@ -119,6 +113,9 @@ struct Bounds {
 impl Bounds {
     fn of(who: Who, stop: Option<Duration>) -> Self {
         let ms = |ms| Some(Duration::from_millis(ms));
+        if who == Who::Driver {
+            return Self { longest: ms(5000), ..Self::default() };
+        }
         let noticed = match stop {
             None if who.stage().is_some() => None,
             None => ms(3000),
@@ -135,7 +132,7 @@ impl Bounds {
 
 /// What came of one run.
 struct Outcome {
-    /// The longest since it happened, over all streams.
+    /// The longest since it happened, over all streams; of a client that asks another node from then on.
     pause: Duration,
     /// By how much the longest one is longer than without a disturbance, where there was a time without.
     beyond: Duration,
@@ -146,21 +143,15 @@ struct Outcome {
 
 /// Strikes nodes, and says how long answers stood still.
 pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
-    let last_seed = options.seed.saturating_add(u64::from(options.times));
-    eprintln!("seeds {}..{last_seed}; `--seed N --times 1` repeats one", options.seed);
-    let mut verdicts = Vec::new();
-    for who in &options.who {
-        let mut outcomes = Vec::new();
-        for seed in options.seed..last_seed {
-            match one(&exo, options, *who, seed) {
-                Ok(outcome) => outcomes.push(outcome),
-                Err(error) => eprintln!("{}, seed {seed}: {error:#}", who.name()),
-            }
-        }
-        verdicts.push(verdict(*who, options.stop(), options.times, &outcomes));
+    if options.stop.is_some() && options.who.contains(&Who::Driver) {
+        bail!("`--who driver` has no `--stop`: a client whose node stands still keeps its connection");
     }
-    Ok(verdicts)
+    let run = |cluster: &mut Cluster, who: Who, seed: u64| match who {
+        Who::Driver => driver::strike(cluster, options, seed),
+        _ => strike(cluster, options, who, seed),
+    };
+    let verdict = |who: Who, times: u32, outcomes: &[Outcome]| verdict(who, options.stop(), times, outcomes);
+    options.runs.verdicts(&options.who, |_| NODES, run, verdict)
 }
 
 fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -> Verdict {
@@ -175,7 +166,7 @@ fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -
     let [of_the_lost, others] = [0, 1].map(|kind| outcomes.iter().map(|o| o.loads[kind]).sum::<usize>());
     let what = stop.map_or("kills".to_owned(), |stop| format!("stops for {} s", stop.as_secs()));
     let mut line = format!(
-        "{what} of {}: {} of {times} runs go on with the same tokens; pause {}{} (p50), {}{} (p95), {} (max); the others loaded \
+        "{what} of {}: {} of {times} runs go on with the same tokens; pause {}{} (p50), {}{} (p95), {}{} (max); the others loaded \
          what was lost {of_the_lost} times, anything else {others} times (bound 0)",
         who.name(),
         outcomes.len(),
@@ -184,6 +175,7 @@ fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -
         ms(p95),
         bound_of(bounds.p95),
         ms(percentile(&pauses, 100)),
+        bound_of(bounds.longest),
     );
     if bounds.beyond.is_some() {
         let (longest, bound) = (ms(percentile(&beyond, 100)), bound_of(bounds.beyond));
@@ -199,6 +191,7 @@ fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -
         is_kept: outcomes.len() == times as usize
             && is_within(p50, bounds.p50)
             && is_within(p95, bounds.p95)
+            && is_within(percentile(&pauses, 100), bounds.longest)
             && is_within(percentile(&beyond, 100), bounds.beyond)
             && is_within(percentile(&noticed, 100), bounds.noticed)
             && has_loads
@@ -214,20 +207,8 @@ fn bound_of(bound: Option<Duration>) -> String {
     bound.map_or(String::new(), |bound| format!(", bound {}", ms(bound)))
 }
 
-fn one(exo: &Path, options: &Options, who: Who, seed: u64) -> anyhow::Result<Outcome> {
-    let share = format!("--compute-share={}", options.compute_share);
-    let mut cluster = Cluster::start(exo, NODES, &[&share])?;
-    match strike(&mut cluster, options, who, seed) {
-        Ok(outcome) => {
-            cluster.last_words();
-            Ok(outcome)
-        }
-        Err(error) => bail!("{error:#}{}", cluster.last_words()),
-    }
-}
-
 fn strike(cluster: &mut Cluster, options: &Options, who: Who, seed: u64) -> anyhow::Result<Outcome> {
-    let model = cluster.model(options.model.as_deref())?;
+    let model = cluster.model(options.runs.model.as_deref())?;
     cluster.wait_united()?;
     let coordinator = cluster.coordinator(0)?;
     let instance = place(cluster, &model, (who == Who::Coordinator).then_some(coordinator))?;
@@ -246,16 +227,12 @@ fn strike(cluster: &mut Cluster, options: &Options, who: Who, seed: u64) -> anyh
         // An election takes longer than an answer of a small model.
         None => (STREAMS, Asking::UntilOver),
     };
-    let servers = others.iter().cycle().map(|at| &cluster.nodes()[*at].server);
-    let questions = servers.zip(0..streams).map(|(server, number)| {
-        Question::new(
-            server,
-            completion(&model, TOKENS, options.temperature, seed.wrapping_mul(STREAMS).wrapping_add(number)),
-        )
-    });
-    let questions = questions.collect::<anyhow::Result<Vec<_>>>()?;
+    let servers = others.iter().map(|at| &cluster.nodes()[*at].server);
+    let seeds = (0..streams).map(|number| seed.wrapping_mul(STREAMS).wrapping_add(number));
+    let bodies = seeds.map(|seed| completion(&model, TOKENS, options.temperature, seed));
+    let questions = Question::several(servers, bodies)?;
     let lost = cluster.layers_of(&instance, victim)?;
-    let loaded = others.iter().map(|at| Ok(cluster.loads(*at)?.len())).collect::<anyhow::Result<Vec<_>>>()?;
+    let loaded = loads(cluster, &others)?;
     let undisturbed = match asking {
         Asking::Once => Duration::ZERO,
         Asking::UntilOver => undisturbed(&questions, WATCH)?,
@@ -266,16 +243,23 @@ fn strike(cluster: &mut Cluster, options: &Options, who: Who, seed: u64) -> anyh
     if !times.iter().all(|times| times.goes_on_after(struck)) {
         bail!("an answer was over before it happened: nothing of it had to go on");
     }
-    let mut loads = [0; 2];
-    for (at, before) in others.iter().zip(loaded) {
-        for layers in cluster.loads(*at)?.get(before..).unwrap_or_default() {
-            let is_lost = lost.as_deref().is_some_and(|lost| lies_in(layers, lost));
-            loads[usize::from(!is_lost)] += 1;
-        }
-    }
+    let loads = new_loads(&loaded, &loads(cluster, &others)?, lost.as_deref());
     let pause = times.iter().map(|times| times.longest_pause_since(struck)).max().unwrap_or_default();
     let beyond = longest_pause(&times).saturating_sub(undisturbed);
     Ok(Outcome { pause, beyond, noticed, loads })
+}
+
+/// The layers that each of these nodes has begun to load so far.
+fn loads(cluster: &Cluster, nodes: &[usize]) -> anyhow::Result<Vec<Vec<String>>> {
+    nodes.iter().map(|at| cluster.loads(*at)).collect()
+}
+
+/// How many loads came since: of what was lost, and of anything else.
+fn new_loads(before: &[Vec<String>], after: &[Vec<String>], lost: Option<&str>) -> [usize; 2] {
+    let new = before.iter().zip(after).flat_map(|(before, after)| after.iter().skip(before.len()));
+    let is_lost = |layers: &&String| lost.is_some_and(|lost| lies_in(layers, lost));
+    let (of_the_lost, others): (Vec<_>, Vec<_>) = new.partition(is_lost);
+    [of_the_lost.len(), others.len()]
 }
 
 /// Places the model over all nodes, or over all but one.

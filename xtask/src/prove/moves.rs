@@ -3,7 +3,6 @@
 //! A node is drained, or asked to end, while clients ask others for answer after answer; or one more node
 //! comes. Each run is a fresh cluster.
 
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -11,11 +10,11 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Instance, placements};
+use super::runs::RunOptions;
 use super::streams::{
-    Asking, Pauses, Question, TokenTimes, beside, completion, percentile, sorted, undisturbed,
+    Asking, Pauses, Question, TokenTimes, beside, completion, percentile, sorted, spread, undisturbed,
 };
 use super::{Verdict, rest, wait_for};
-use crate::setup;
 
 /// Nodes that have stages. Where one leaves there is one more, which has room.
 const STAGES: usize = 2;
@@ -40,21 +39,8 @@ pub struct Options {
     /// What happens
     #[arg(long, value_delimiter = ',', default_value = "leave,drain,join")]
     only: Vec<Change>,
-    /// How many runs for each of them
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    times: u32,
-    /// A GGUF file instead of the demo model
-    #[arg(long, value_name = "FILE")]
-    model: Option<PathBuf>,
-    /// The part of its time that each node computes
-    #[arg(long, value_name = "10%..100%", default_value = "100%")]
-    compute_share: String,
-    /// The seed of the first run; each has the next
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
+    #[command(flatten)]
+    runs: RunOptions,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -69,25 +55,12 @@ enum Change {
 
 /// Has nodes come and go.
 pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
-    let last_seed = options.seed.saturating_add(u64::from(options.times));
-    eprintln!("seeds {}..{last_seed}; `--seed N --times 1` repeats one", options.seed);
-    let mut verdicts = Vec::new();
-    for change in &options.only {
-        let mut runs = Vec::new();
-        for seed in options.seed..last_seed {
-            match one(&exo, options, *change, seed) {
-                Ok(pauses) => runs.push(pauses),
-                Err(error) => eprintln!("{change:?}, seed {seed}: {error:#}"),
-            }
-        }
-        verdicts.push(verdict(*change, options.times, &runs));
-    }
-    Ok(verdicts)
+    let nodes = |change: Change| STAGES + usize::from(change != Change::Join);
+    let run = |cluster: &mut Cluster, change: Change, seed: u64| disturb(cluster, options, change, seed);
+    options.runs.verdicts(&options.only, nodes, run, verdict)
 }
 
 fn verdict(change: Change, times: u32, runs: &[Pauses]) -> Verdict {
-    let of = |percent, all: &[Duration]| percentile(all, percent).as_millis();
     let disturbed = sorted(runs.iter().map(|run| run.disturbed));
     let beyond = sorted(runs.iter().map(Pauses::beyond));
     let (what, bound, is_within) = match change {
@@ -98,34 +71,19 @@ fn verdict(change: Change, times: u32, runs: &[Pauses]) -> Verdict {
     let held = if change == Change::Join { "the latter" } else { "the pause" };
     Verdict {
         line: format!(
-            "moves: {what} leaves every token in {} of {times} runs; pause {} ms (p50), {} ms (p95), {} ms (max); at most {} ms longer \
-             than without a disturbance (bound of {held} {} ms)",
+            "moves: {what} leaves every token in {} of {times} runs; pause {}; at most {} ms longer than without a \
+             disturbance (bound of {held} {} ms)",
             runs.len(),
-            of(50, &disturbed),
-            of(95, &disturbed),
-            of(100, &disturbed),
-            of(100, &beyond),
+            spread(&disturbed),
+            percentile(&beyond, 100).as_millis(),
             bound.as_millis(),
         ),
         is_kept: runs.len() == times as usize && is_within,
     }
 }
 
-fn one(exo: &Path, options: &Options, change: Change, seed: u64) -> anyhow::Result<Pauses> {
-    let share = format!("--compute-share={}", options.compute_share);
-    let size = STAGES + usize::from(change != Change::Join);
-    let mut cluster = Cluster::start(exo, size, &[&share])?;
-    match disturb(&mut cluster, options, change, seed) {
-        Ok(pauses) => {
-            cluster.last_words();
-            Ok(pauses)
-        }
-        Err(error) => bail!("{error:#}{}", cluster.last_words()),
-    }
-}
-
 fn disturb(cluster: &mut Cluster, options: &Options, change: Change, seed: u64) -> anyhow::Result<Pauses> {
-    let model = cluster.model(options.model.as_deref())?;
+    let model = cluster.model(options.runs.model.as_deref())?;
     let order = json!({ "model": model, "nodes_min": STAGES, "context_tokens": CONTEXT, "slots": STREAMS });
     let instance = cluster.place_as(0, &order)?;
     cluster.wait_settled(&instance)?;
@@ -139,12 +97,10 @@ fn disturb(cluster: &mut Cluster, options: &Options, change: Change, seed: u64) 
         Change::Join => stages,
         Change::Leave | Change::Drain => (0..cluster.nodes().len()).filter(|at| *at != goes).collect(),
     };
-    let servers = asked.iter().cycle().map(|at| &cluster.nodes()[*at].server);
-    let questions = servers.zip(0..STREAMS).map(|(server, number)| {
-        let seed = seed.wrapping_mul(STREAMS).wrapping_add(number);
-        Question::new(server, completion(&model, TOKENS, 1.0, seed))
-    });
-    let questions = questions.collect::<anyhow::Result<Vec<_>>>()?;
+    let servers = asked.iter().map(|at| &cluster.nodes()[*at].server);
+    let seeds = (0..STREAMS).map(|number| seed.wrapping_mul(STREAMS).wrapping_add(number));
+    let bodies = seeds.map(|seed| completion(&model, TOKENS, 1.0, seed));
+    let questions = Question::several(servers, bodies)?;
     let undisturbed = undisturbed(&questions, UNDISTURBED)?;
     let by = *asked.first().context("no node is asked")?;
     let (times, began) = beside(&questions, Asking::UntilOver, 1, || {

@@ -77,6 +77,12 @@ pub fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     sorted.get((sorted.len() * percent / 100).min(last)).copied().unwrap_or_default()
 }
 
+/// Sorted durations in words.
+pub fn spread(sorted: &[Duration]) -> String {
+    let ms = |percent| percentile(sorted, percent).as_millis();
+    format!("{} ms (p50), {} ms (p95), {} ms (max)", ms(50), ms(95), ms(100))
+}
+
 /// What is asked of `/v1/completions`: so many tokens, drawn with a seed.
 pub fn completion(model: &str, tokens: u32, temperature: f64, seed: u64) -> Value {
     json!({
@@ -142,6 +148,14 @@ impl Question {
         Ok(Self { server: server.clone(), body, answer })
     }
 
+    /// One for each of these bodies, to these servers in turns.
+    pub fn several<'a>(
+        servers: impl Iterator<Item = &'a Server> + Clone,
+        bodies: impl Iterator<Item = Value>,
+    ) -> anyhow::Result<Vec<Self>> {
+        servers.cycle().zip(bodies).map(|(server, body)| Self::new(server, body)).collect()
+    }
+
     /// Asks until all is over; any other text is an error.
     fn ask(&self, asking: Asking, tokens: &AtomicUsize, is_over: &AtomicBool) -> anyhow::Result<TokenTimes> {
         let mut all = TokenTimes::default();
@@ -194,7 +208,7 @@ pub fn beside<T>(
 }
 
 /// The text in a line of a stream.
-fn text_of(line: &str) -> anyhow::Result<String> {
+pub fn text_of(line: &str) -> anyhow::Result<String> {
     let Some(data) = line.strip_prefix("data: ").filter(|data| data.starts_with('{')) else {
         return Ok(String::new());
     };

@@ -4,14 +4,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use exo_cluster::InstanceState;
-use exo_machine::{Effect, Purpose, SequenceEvent, StreamId};
-use exo_types::Time;
+use exo_machine::{Effect, Input, Purpose, Question, SequenceEvent, StreamId};
+use exo_types::{RequestId, Time};
 
 use super::{Facts, Observation, Watch, index};
+use crate::clients::Client;
+use crate::faults::{Fault, FaultKind};
 use crate::shape::{placement_key, stage_nodes};
 
 /// From where a pipeline stands, and everybody hears everybody, to the next token.
 const GOES_ON_WITHIN: Duration = Duration::from_secs(8);
+/// From the question of a client whose node died to the next token from another one.
+const RESUMED_WITHIN: Duration = Duration::from_secs(5);
+/// A machine without power refuses nothing: it is missed when it was silent for so long.
+const SILENT_MAX: Duration = Duration::from_secs(4);
+/// What other faults leave behind is over then: links that are dialled again, and what was lost in them.
+const AFTERMATH: Duration = Duration::from_secs(10);
 /// A device that has so much to do still is not waited for.
 const BUSY: Duration = Duration::from_millis(500);
 
@@ -21,6 +29,11 @@ pub(super) struct Pauses {
     since: BTreeMap<StreamId, Time>,
     /// Those of them that have a token.
     begun: BTreeSet<StreamId>,
+    /// Requests whose clients ask a node for the rest, while all that they need has been there: which node,
+    /// and since when.
+    claimed: BTreeMap<RequestId, (usize, Time)>,
+    /// Until then a machine that lost its power need not be missed.
+    silent_until: Time,
 }
 
 /// An answer stands still no longer than it takes to notice that it may go on; before its first token, where
@@ -30,7 +43,7 @@ pub(super) fn answers_move(
     facts: &Facts<'_>,
     seen: &Observation<'_>,
 ) -> Result<(), String> {
-    let Pauses { since, begun } = &mut watch.pauses;
+    let Pauses { since, begun, .. } = &mut watch.pauses;
     match *seen {
         Observation::Effects { effects, .. } => {
             for effect in effects {
@@ -71,6 +84,61 @@ pub(super) fn answers_move(
         }
         _ => Ok(()),
     }
+}
+
+/// A client whose node died, with nothing on it that the answer needs, has the next token from another one in
+/// time. What needs more than that has the bounds of `answers_move`.
+pub(super) fn resumed_in_5_s(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
+    let Pauses { claimed, silent_until, .. } = &mut watch.pauses;
+    match *seen {
+        Observation::Input { node, input: Input::Ask { question: Question::Claim { request, .. }, .. } } => {
+            claimed.insert(*request, (node, facts.now.max(*silent_until)));
+        }
+        Observation::Ended { node } => {
+            // It may be one that they need.
+            claimed.clear();
+            if !facts.nodes[node].has_power {
+                *silent_until = facts.now + SILENT_MAX;
+            }
+        }
+        Observation::Effects { effects, .. } => {
+            for effect in effects {
+                let Effect::Emit { stream, event: SequenceEvent::Token { .. } } = effect else { continue };
+                let client = facts.clients.by_stream(*stream).map(|(client, _)| client);
+                let Some(client) = client.filter(|client| client.is_resumed()) else { continue };
+                if let Some((node, since)) = claimed.remove(&client.name()) {
+                    check_resumed(facts, client, node, since)?;
+                }
+            }
+        }
+        Observation::Look => {
+            claimed.retain(|_, (node, _)| is_well(facts, *node, false));
+            for (client, _) in facts.clients.open().filter(|(client, _)| client.is_resumed()) {
+                if let Some((node, since)) = claimed.get(&client.name()) {
+                    check_resumed(facts, client, *node, *since)?;
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn check_resumed(facts: &Facts<'_>, client: &Client, node: usize, since: Time) -> Result<(), String> {
+    let is_in_the_way = |fault: &Fault| {
+        let is_end = matches!(fault.kind, FaultKind::Crash { .. } | FaultKind::KillCoordinator { .. });
+        !is_end && fault.at <= facts.now && since <= fault.over() + AFTERMATH
+    };
+    let took = facts.now.since(since);
+    if took <= RESUMED_WITHIN || facts.scenario.faults.iter().any(is_in_the_way) {
+        return Ok(());
+    }
+    let since = crate::world::seconds(since);
+    Err(format!("client {} asks n{node} for the rest since {since:.3} s: {took:?} to a token", client.index))
 }
 
 /// Whether nothing is in the way of the answers of a node: the pipeline of each instance stands, computes and

@@ -14,11 +14,13 @@ fn options(args: &[&str]) -> Result<Options, clap::Error> {
 
 #[test]
 fn who_it_happens_to_is_a_list_and_the_three_stages_unless_told_otherwise() {
-    use Who::{Coordinator, CoordinatorStage, First, Last, Middle};
+    use Who::{Coordinator, CoordinatorStage, Driver, First, Last, Middle};
     let who = |args: &[&str]| options(args).map(|options| options.who).unwrap();
     assert_eq!(who(&[]), [First, Middle, Last]);
     assert_eq!(who(&["--who", "last,coordinator"]), [Last, Coordinator]);
     assert_eq!(who(&["--who=coordinator-stage"]), [CoordinatorStage]);
+    assert_eq!(who(&["--who=driver"]), [Driver]);
+    assert!(prove(&options(&["--who=driver", "--stop=5"]).unwrap()).is_err(), "its client loses nothing");
     let error = options(&["--who", "first,second"]).err().unwrap().to_string();
     assert!(error.contains("second") && error.contains("coordinator-stage"), "{error}");
     assert_eq!(options(&["--stop", "30"]).unwrap().stop(), Some(Duration::from_secs(30)));
@@ -69,6 +71,17 @@ fn a_lost_coordinator_stops_no_stream_and_another_one_is_there_in_three_seconds(
     assert!(check(200, 3000).is_kept, "{}", check(200, 3000).line);
     assert!(!check(201, 3000).is_kept && !check(200, 3001).is_kept);
     assert!(verdict(Who::CoordinatorStage, None, 1, &[lost(1400, 3000)]).is_kept, "a stage is lost as well");
+}
+
+#[test]
+fn the_next_token_of_a_client_that_asks_another_node_comes_in_five_seconds() {
+    let check = |pauses: &[u64]| {
+        let outcome = |ms: &u64| Outcome { loads: [0, 0], ..outcome(*ms) };
+        let outcomes: Vec<Outcome> = pauses.iter().map(outcome).collect();
+        verdict(Who::Driver, None, 2, &outcomes)
+    };
+    assert!(check(&[4900, 5000]).is_kept, "{}", check(&[4900, 5000]).line);
+    assert!(!check(&[10, 5001]).is_kept && !check(&[10]).is_kept);
 }
 
 #[test]
