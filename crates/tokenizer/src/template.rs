@@ -8,6 +8,7 @@ mod budget;
 mod compile;
 mod functions;
 mod library;
+mod lists;
 mod numbers;
 mod operators;
 

@@ -26,6 +26,8 @@ pub enum CallPart {
     Name,
     /// The call's id: letters and digits, so many.
     Id(usize),
+    /// The call's number, one more than that of the call in front of it.
+    Number,
 }
 
 /// What stands in front of arguments.
@@ -121,19 +123,19 @@ impl CallFormat {
         let parts = self.head.iter().chain(&self.tail).chain(other.clone().flat_map(|other| &other.head));
         let parts = parts.filter_map(|part| match part {
             CallPart::Text(text) => Some(text.as_str()),
-            CallPart::Name | CallPart::Id(_) => None,
+            CallPart::Name | CallPart::Id(_) | CallPart::Number => None,
         });
         let signs =
             [&self.begin, &self.end].into_iter().chain(&self.between).chain(other.map(|other| &other.begin));
         signs.map(String::as_str).chain(parts)
     }
 
-    /// What a call of this tool begins with, up to an id.
+    /// What a call of this tool begins with, up to an id or a number.
     pub fn opening(&self, name: &str) -> String {
         let known = self.head.iter().map_while(|part| match part {
             CallPart::Text(text) => Some(text.as_str()),
             CallPart::Name => Some(name),
-            CallPart::Id(_) => None,
+            CallPart::Id(_) | CallPart::Number => None,
         });
         std::iter::once(self.begin.as_str()).chain(known).collect()
     }
