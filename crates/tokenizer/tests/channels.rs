@@ -62,6 +62,33 @@ fn a_name_in_front_of_json_is_a_call_in_other_templates_too() {
 }
 
 #[test]
+fn calls_have_numbers_behind_their_names() {
+    // As Kimi K2 prints them.
+    let source = "{{ tools | tojson }}{% set ids = namespace(all=[]) %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}<|calls|>\
+        {% for c in m.tool_calls %}{% set id = 'functions.' + c.function.name + ':' + (ids.all | length | string) %}{% set _ = ids.all.append(id) %}\
+        <|call|>{{ id }}<|sep|>{{ c.function.arguments | tojson }}<|done|>{% endfor %}<|over|>{% endif %}<|eot|>{% endfor %}\
+        {% if add_generation_prompt %}<|assistant|>{% endif %}";
+    let found = CallFormat::find(&template(source), &["<|eot|>".to_owned()]).expect("found");
+    let text = |text: &str| CallPart::Text(text.to_owned());
+    assert_eq!(
+        (found.begin.as_str(), found.end.as_str()),
+        ("<|calls|><|call|>functions.", "<|done|><|over|>")
+    );
+    assert_eq!(found.between.as_deref(), Some("<|done|><|call|>functions."));
+    assert_eq!(found.head, [CallPart::Name, text(":"), CallPart::Number, text("<|sep|>")]);
+    assert_eq!(found.opening("f"), "<|calls|><|call|>functions.f:");
+    let format = AnswerFormat { calls: Some(found), ..AnswerFormat::default() };
+    let answer = "<|calls|><|call|>functions.f:9<|sep|>{\"a\": 1}<|done|><|call|>functions.g:10<|sep|>{}<|done|><|over|>";
+    let call =
+        |name: &str, json: &str| [AnswerPart::Call(name.to_owned()), AnswerPart::Arguments(json.to_owned())];
+    assert_eq!(parts(&format, answer, &[1]), [call("f", "{\"a\": 1}"), call("g", "{}")].concat());
+    // What is counted otherwise is no number: such calls come one at a time.
+    let twos = source.replace("ids.all | length | string", "((ids.all | length) * 2) | string");
+    let found = CallFormat::find(&template(&twos), &["<|eot|>".to_owned()]).expect("found");
+    assert_eq!((found.between, found.head), (None, vec![CallPart::Name, text(":0<|sep|>")]));
+}
+
+#[test]
 fn a_sign_that_begins_another_is_waited_for() {
     // A call goes to its tool, an answer to the user, a thought to nobody else: all three begin alike.
     let source = "{{ tools | tojson }}{% for m in messages %}{% if m.role == 'assistant' %}\
