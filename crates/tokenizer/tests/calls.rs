@@ -50,6 +50,7 @@ fn hermes() -> CallFormat {
         tail: vec![text("}")],
         other: None,
         parameters: None,
+        answer_open: String::new(),
     }
 }
 

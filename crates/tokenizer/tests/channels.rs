@@ -1,7 +1,7 @@
 //! Answers in channels, as harmony has them: a thought, an answer and calls each behind signs of their own.
 
-use exo_tokenizer::ChatTemplate;
 use exo_tokenizer::calls::{AnswerFormat, AnswerPart, CallFormat, CallPart, ThoughtFormat};
+use exo_tokenizer::ChatTemplate;
 use proptest::prelude::*;
 
 use crate::calls::parts;
@@ -86,6 +86,37 @@ fn calls_have_numbers_behind_their_names() {
     let twos = source.replace("ids.all | length | string", "((ids.all | length) * 2) | string");
     let found = CallFormat::find(&template(&twos), &["<|eot|>".to_owned()]).expect("found");
     assert_eq!((found.between, found.head), (None, vec![CallPart::Name, text(":0<|sep|>")]));
+}
+
+#[test]
+fn a_call_that_begins_with_its_name_is_told_from_an_answer() {
+    // As Functionary prints them.
+    let source = "{{ tools | tojson }}{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}\
+        {% if m.content %}>>>all\n{{ m.content }}{% endif %}\
+        {% for c in m.tool_calls or [] %}{{ '>>>' + c.function.name + '\n' + c.function.arguments }}{% endfor %}\
+        {% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}{% if add_generation_prompt %}<|assistant|>>>>{% endif %}";
+    let ends = ["<|eot|>".to_owned()];
+    let found = CallFormat::find(&template(source), &ends).expect("found");
+    assert_eq!((found.begin.as_str(), found.end.as_str(), found.answer_open.as_str()), ("", "", "all\n"));
+    assert_eq!((found.between.as_deref(), found.opening("all").as_str()), (Some(">>>"), "all\n"));
+    assert_eq!(ThoughtFormat::find(&template(source)), None);
+    let format = AnswerFormat {
+        answer_open: found.answer_open.clone(),
+        calls: Some(found),
+        ..AnswerFormat::default()
+    };
+    let call =
+        |name: &str, json: &str| [AnswerPart::Call(name.to_owned()), AnswerPart::Arguments(json.to_owned())];
+    for (text, expected) in [
+        ("all\nSo {\"a\": 1}", vec![AnswerPart::Text("So {\"a\": 1}".to_owned())]),
+        ("alarm\n{\"a\": 1}>>>f\n{}", [call("alarm", "{\"a\": 1}"), call("f", "{}")].concat()),
+    ] {
+        assert_eq!(parts(&format, text, &[1]), expected);
+        assert_eq!(parts(&format, text, &[100]), expected);
+    }
+    // Without a sign in front of answers, such calls could not be told from them.
+    let alike = source.replace(">>>all\n", ">>>");
+    assert!(CallFormat::find(&template(&alike), &ends).is_err());
 }
 
 #[test]

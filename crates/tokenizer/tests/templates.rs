@@ -76,6 +76,16 @@ fn no_tools_are_no_list() {
 }
 
 #[test]
+fn an_object_behind_a_text_is_json() {
+    // As templates print a call's arguments that expect the text which clients send.
+    assert_eq!(
+        render("{{ 'f\n' + messages[0] }}"),
+        Ok("f\n{\"role\": \"user\", \"content\": \"hello\"}".to_owned())
+    );
+    assert!(matches!(render("{{ 'f' + messages }}"), Err(TemplateError::Failed { .. })));
+}
+
+#[test]
 fn a_list_that_begins_empty_grows() {
     let grown = "{% set ns = namespace(ids=[]) %}{% for i in range(3) %}{% set _ = ns.ids.append('n' ~ i) %}{% endfor %}";
     let rendered = |rest: &str| render(&format!("{grown}{rest}"));

@@ -58,6 +58,8 @@ pub struct CallFormat {
     /// How each parameter stands between tags of its own; `None` where arguments are JSON with a space behind
     /// commas and colons.
     pub parameters: Option<ParameterFormat>,
+    /// What stands in front of an answer, where a call begins with nothing but its name; else nothing.
+    pub answer_open: String,
 }
 
 impl CallFormat {
@@ -83,7 +85,16 @@ impl CallFormat {
         if !head.contains(&CallPart::Name) {
             return Err(CallFormatError::NameBehindArguments);
         }
-        let format = Self { begin, between: None, end, head, tail, other: None, parameters: None };
+        let format = Self {
+            begin,
+            between: None,
+            end,
+            head,
+            tail,
+            other: None,
+            parameters: None,
+            answer_open: String::new(),
+        };
         let between =
             RenderedTurn::render(template, &calls).ok().and_then(|two| format.between(&two, &calls, ends));
         Ok(Self { between, ..format })
@@ -111,6 +122,7 @@ impl CallFormat {
     /// The form in a few words, with the sign that calls begin with.
     pub fn label(&self) -> String {
         match (self.begin.trim(), &self.parameters) {
+            ("", _) if !self.answer_open.is_empty() => "JSON behind a name".to_owned(),
             ("", _) => "a JSON object".to_owned(),
             (sign, None) => format!("JSON behind {sign:.40}"),
             (sign, Some(_)) => format!("parameters in tags behind {sign:.40}"),

@@ -119,6 +119,7 @@ impl Probes<'_> {
             tail: Vec::new(),
             other: None,
             parameters: Some(parameters),
+            answer_open: String::new(),
         })
     }
 

@@ -8,6 +8,7 @@ use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, Expression, Value, context};
 
 use super::budget::Budget;
+use super::functions::json_text;
 use super::lists::growing_list;
 use super::numbers::plain_number;
 
@@ -112,6 +113,12 @@ fn plus(budget: &Budget, sides: &[Value]) -> Result<Value, Error> {
         (Some(a), Some(b)) => {
             budget.check_size(a.len() + b.len())?;
             Ok(Value::from([a, b].concat()))
+        }
+        // A template that adds the arguments of a call to a text was given them as JSON text.
+        (Some(text), None) if sides[1].kind() == ValueKind::Map => {
+            let text = text.to_owned() + &json_text(&sides[1])?;
+            budget.check_size(text.len())?;
+            Ok(Value::from(text))
         }
         _ => budget.settle(natively(Native::Add, sides)?),
     }
