@@ -13,10 +13,10 @@ const KNOWN: [(&str, [&str; 2]); 2] = [
 /// Messages with their calls as text. The signs around the list go where it says so.
 const LEAD: &str = concat!(
     "{% set printed = namespace(messages=[]) %}{% for message in messages %}{% if message.tool_calls %}",
-    "{% set text %}{{ message.content or '' }}BEGIN{% for call in message.tool_calls %}{{ ', ' if not loop.first }}",
-    "{\"name\": {{ call.function.name | tojson }}, \"arguments\": {{ call.function.arguments | tojson }}}",
+    "{% set text %}{{ message.content or '' }}BEGIN{% for call in message.tool_calls %}",
+    "{{ ', ' if not loop.first }}{\"name\": {{ call.function.name | tojson }}, \"arguments\": {{ call.function.arguments | tojson }}}",
     "{% endfor %}END{% endset %}{% set message = dict(message, content=text) %}{% endif %}",
-    "{% set printed.messages = printed.messages + [message] %}{% endfor %}",
+    "{% set _ = printed.messages.append(message) %}{% endfor %}",
     // The line's end belongs to the tag in front of it.
     "{% set messages = printed.messages %}\n",
 );
