@@ -1,7 +1,7 @@
 //! Answers in channels, as harmony has them: a thought, an answer and calls each behind signs of their own.
 
-use exo_tokenizer::calls::{AnswerFormat, AnswerPart, CallFormat, CallPart, ThoughtFormat};
 use exo_tokenizer::ChatTemplate;
+use exo_tokenizer::calls::{AnswerFormat, AnswerPart, CallFormat, CallPart, ThoughtFormat};
 use proptest::prelude::*;
 
 use crate::calls::parts;
