@@ -128,6 +128,8 @@ pub enum Part {
         /// Their number.
         len: usize,
     },
+    /// The number of the call, which the model counts: at most four digits.
+    Number,
 }
 
 impl Layout {
@@ -372,6 +374,7 @@ fn parts(parts: &[Part]) -> String {
         Part::Text(text) => quoted(text),
         Part::Control(id) => format!("<[{id}]>"),
         Part::Id { len } => format!("/[a-zA-Z0-9]{{{len}}}/"),
+        Part::Number => "/[0-9]{1,4}/".to_owned(),
     };
     parts.iter().map(part).collect::<Vec<_>>().join(" ")
 }

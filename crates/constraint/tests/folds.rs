@@ -225,6 +225,18 @@ fn a_call_that_is_opened_is_of_a_tool_there_is() {
 }
 
 #[test]
+fn the_number_of_a_call_is_some_digits() {
+    let compiler = compiler();
+    let mut numbered = tools(vec![TemplatePiece::Text("<tool_call>".to_owned())], true, false);
+    let Body::Calls(calls) = &mut numbered.body else { panic!("there are calls") };
+    calls.tools.iter_mut().for_each(|tool| tool.head.insert(0, Part::Number));
+    let call =
+        |number: &str| format!("<tool_call>{number}{{\"name\": \"now\", \"arguments\": {{}}}}\n</tool_call>");
+    assert!(["0", "7", "1234"].iter().all(|number| takes(&compiler, &numbered, &call(number))));
+    assert!(["", "x", "-1", "12345"].iter().all(|number| !takes(&compiler, &numbered, &call(number))));
+}
+
+#[test]
 fn a_call_that_is_the_whole_answer_is_told_from_text_by_its_start() {
     let (compiler, auto) = (compiler(), tools(Vec::new(), false, false));
     let auto = match auto.body {

@@ -33,7 +33,7 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<AnswerPlan, G
         reading: calls::AnswerFormat {
             thought: thought.map(|thought| (thought.open.clone(), thought.close.clone())),
             is_opened: thought.is_some_and(|thought| thought.is_opened),
-            answer_open: thought.map(|thought| thought.answer_open.clone()).unwrap_or_default(),
+            answer_open: answer_open(open, thought, request.is_chat()),
             ..calls::AnswerFormat::default()
         },
         short_ids: false,
@@ -90,6 +90,12 @@ pub fn plan(open: &OpenModel, request: &GenerateRequest) -> Result<AnswerPlan, G
     plan.reading.parameters = shapes.map(|tools| tools.parameters()).unwrap_or_default();
     bound(&mut plan.unenforced);
     Ok(plan)
+}
+
+/// What stands in front of an answer: behind thoughts, or where calls begin with nothing but a name.
+fn answer_open(open: &OpenModel, thought: Option<&ThoughtFormat>, is_chat: bool) -> String {
+    let of_calls = || open.calls().ok().filter(|_| is_chat).map(|calls| calls.answer_open.clone());
+    thought.map(|thought| thought.answer_open.clone()).or_else(of_calls).unwrap_or_default()
 }
 
 /// Most lines about places that are not enforced: there may be many tools.

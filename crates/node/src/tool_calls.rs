@@ -148,6 +148,7 @@ fn parts_of(open: &OpenModel, parts: &[CallPart], name: &str) -> Result<Vec<Part
             }
             CallPart::Name => written.push(Part::Text(name.to_owned())),
             CallPart::Id(len) => written.push(Part::Id { len: *len }),
+            CallPart::Number => written.push(Part::Number),
         }
     }
     Ok(written)

@@ -5,6 +5,7 @@ mod arguments;
 mod bare;
 mod format;
 mod parse;
+mod python;
 mod tagged;
 mod thoughts;
 

@@ -8,8 +8,10 @@ mod budget;
 mod compile;
 mod functions;
 mod library;
+mod lists;
 mod numbers;
 mod operators;
+mod unprinted;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,7 +55,8 @@ impl ChatTemplate {
         bos_token: Option<&str>,
         eos_token: Option<&str>,
     ) -> Result<Self, TemplateError> {
-        let source: Arc<str> = compile::prepare(source)?.into();
+        let source = compile::prepare(source)?;
+        let source: Arc<str> = (unprinted::lead(&source) + &source).into();
         // Compiled again for each rendering, which takes a fraction of a millisecond: the compiled form
         // borrows the source.
         compile::compile(&source)?;
@@ -82,8 +85,8 @@ impl ChatTemplate {
     ) -> Result<String, TemplateError> {
         let mut vars: Map<String, Value> = options.vars.clone();
         if let Some(tools) = &options.tools
-            && self.has_word("functions")
-            && !self.has_word("tools")
+            && has_word(&self.source, "functions")
+            && !has_word(&self.source, "tools")
         {
             let day = options.now.map(|now| now.format("%Y-%m-%d").to_string());
             for (name, text) in [("functions", definitions(tools)), ("datetime", day)] {
@@ -104,10 +107,10 @@ impl ChatTemplate {
         let compiled = compile::compile(&self.source)?;
         compiled.render(functions::value_of(&Value::Object(vars), mark), Budget::start(), options.now)
     }
+}
 
-    fn has_word(&self, word: &str) -> bool {
-        self.source.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
-    }
+fn has_word(source: &str, word: &str) -> bool {
+    source.split(|c: char| !c.is_alphanumeric() && c != '_').any(|found| found == word)
 }
 
 /// What the functions of `tools` are, as one JSON text.

@@ -50,6 +50,7 @@ fn hermes() -> CallFormat {
         tail: vec![text("}")],
         other: None,
         parameters: None,
+        answer_open: String::new(),
     }
 }
 
@@ -110,6 +111,34 @@ fn calls_that_are_numbered_in_their_text_come_one_at_a_time() {
         {%- if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
     let template = ChatTemplate::new(source, None, None).expect("compiles");
     assert_eq!(CallFormat::find(&template, &ends()).expect("calls").between, None);
+}
+
+#[test]
+fn calls_that_a_template_only_speaks_of_are_printed_as_its_words_say() {
+    // As Granite 3.3 and LFM2 show tools; what a message says stays in front of its calls.
+    for (words, [begin, end]) in [
+        ("respond only with <|tool_call|> followed by a JSON list of tools used.", ["<|tool_call|>[", "]"]),
+        ("List of tools: ", ["<|tool_call_start|>[", "]<|tool_call_end|>"]),
+    ] {
+        let source = format!(
+            "{{%- if tools %}}{{{{ \"{words}\" + tools | tojson }}}}{{% endif %}}{{%- for m in messages %}}<|{{{{ m.role }}}}|>{{{{ m.content }}}}<|im_end|>{{% endfor %}}\
+             {{%- if add_generation_prompt %}}<|assistant|>{{% endif %}}"
+        );
+        let template = ChatTemplate::new(&source, None, None).expect("compiles");
+        let found = CallFormat::find(&template, &ends()).expect("calls");
+        let expected = CallFormat {
+            begin: begin.to_owned(),
+            between: Some(", ".to_owned()),
+            end: end.to_owned(),
+            ..hermes()
+        };
+        assert_eq!(found, expected);
+        let call = serde_json::json!({"function": {"name": "f", "arguments": "{\"a\": 1e5}"}});
+        let messages = [serde_json::json!({"role": "assistant", "content": "So.", "tool_calls": [call]})];
+        let text = template.render(&messages, &RenderOptions::default()).expect("renders");
+        let printed = format!("{begin}{{\"name\": \"f\", \"arguments\": {{\"a\": 1e5}}}}{end}");
+        assert_eq!(text, format!("<|assistant|>So.{printed}<|im_end|>"));
+    }
 }
 
 #[test]

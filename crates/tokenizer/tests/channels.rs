@@ -62,6 +62,64 @@ fn a_name_in_front_of_json_is_a_call_in_other_templates_too() {
 }
 
 #[test]
+fn calls_have_numbers_behind_their_names() {
+    // As Kimi K2 prints them.
+    let source = "{{ tools | tojson }}{% set ids = namespace(all=[]) %}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% if m.tool_calls %}<|calls|>\
+        {% for c in m.tool_calls %}{% set id = 'functions.' + c.function.name + ':' + (ids.all | length | string) %}{% set _ = ids.all.append(id) %}\
+        <|call|>{{ id }}<|sep|>{{ c.function.arguments | tojson }}<|done|>{% endfor %}<|over|>{% endif %}<|eot|>{% endfor %}\
+        {% if add_generation_prompt %}<|assistant|>{% endif %}";
+    let found = CallFormat::find(&template(source), &["<|eot|>".to_owned()]).expect("found");
+    let text = |text: &str| CallPart::Text(text.to_owned());
+    assert_eq!(
+        (found.begin.as_str(), found.end.as_str()),
+        ("<|calls|><|call|>functions.", "<|done|><|over|>")
+    );
+    assert_eq!(found.between.as_deref(), Some("<|done|><|call|>functions."));
+    assert_eq!(found.head, [CallPart::Name, text(":"), CallPart::Number, text("<|sep|>")]);
+    assert_eq!(found.opening("f"), "<|calls|><|call|>functions.f:");
+    let format = AnswerFormat { calls: Some(found), ..AnswerFormat::default() };
+    let answer = "<|calls|><|call|>functions.f:9<|sep|>{\"a\": 1}<|done|><|call|>functions.g:10<|sep|>{}<|done|><|over|>";
+    let call =
+        |name: &str, json: &str| [AnswerPart::Call(name.to_owned()), AnswerPart::Arguments(json.to_owned())];
+    assert_eq!(parts(&format, answer, &[1]), [call("f", "{\"a\": 1}"), call("g", "{}")].concat());
+    // What is counted otherwise is no number: such calls come one at a time.
+    let twos = source.replace("ids.all | length | string", "((ids.all | length) * 2) | string");
+    let found = CallFormat::find(&template(&twos), &["<|eot|>".to_owned()]).expect("found");
+    assert_eq!((found.between, found.head), (None, vec![CallPart::Name, text(":0<|sep|>")]));
+}
+
+#[test]
+fn a_call_that_begins_with_its_name_is_told_from_an_answer() {
+    // As Functionary prints them.
+    let source = "{{ tools | tojson }}{% for m in messages %}<|{{ m.role }}|>{% if m.role == 'assistant' %}\
+        {% if m.content %}>>>all\n{{ m.content }}{% endif %}\
+        {% for c in m.tool_calls or [] %}{{ '>>>' + c.function.name + '\n' + c.function.arguments }}{% endfor %}\
+        {% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}{% if add_generation_prompt %}<|assistant|>>>>{% endif %}";
+    let ends = ["<|eot|>".to_owned()];
+    let found = CallFormat::find(&template(source), &ends).expect("found");
+    assert_eq!((found.begin.as_str(), found.end.as_str(), found.answer_open.as_str()), ("", "", "all\n"));
+    assert_eq!((found.between.as_deref(), found.opening("all").as_str()), (Some(">>>"), "all\n"));
+    assert_eq!(ThoughtFormat::find(&template(source)), None);
+    let format = AnswerFormat {
+        answer_open: found.answer_open.clone(),
+        calls: Some(found),
+        ..AnswerFormat::default()
+    };
+    let call =
+        |name: &str, json: &str| [AnswerPart::Call(name.to_owned()), AnswerPart::Arguments(json.to_owned())];
+    for (text, expected) in [
+        ("all\nSo {\"a\": 1}", vec![AnswerPart::Text("So {\"a\": 1}".to_owned())]),
+        ("alarm\n{\"a\": 1}>>>f\n{}", [call("alarm", "{\"a\": 1}"), call("f", "{}")].concat()),
+    ] {
+        assert_eq!(parts(&format, text, &[1]), expected);
+        assert_eq!(parts(&format, text, &[100]), expected);
+    }
+    // Without a sign in front of answers, such calls could not be told from them.
+    let alike = source.replace(">>>all\n", ">>>");
+    assert!(CallFormat::find(&template(&alike), &ends).is_err());
+}
+
+#[test]
 fn a_sign_that_begins_another_is_waited_for() {
     // A call goes to its tool, an answer to the user, a thought to nobody else: all three begin alike.
     let source = "{{ tools | tojson }}{% for m in messages %}{% if m.role == 'assistant' %}\

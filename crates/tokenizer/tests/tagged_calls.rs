@@ -38,6 +38,11 @@ const TOLD: &str = "{{ tools | tojson }}{% for m in messages %}<|{{ m.role }}|>{
     {{ v if v is string else v | tojson }}</x:parameter>{% endfor %}{{ '\n' }}</x:invoke>{{ '\n' }}{% endfor %}\
     </x:calls>{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}";
 
+/// The same with arrays and objects as Python prints them, as Seed does.
+fn python() -> String {
+    FUNCTION.replace("v | tojson if v is mapping or (v is sequence and v is not string) else ", "")
+}
+
 fn ends() -> Vec<String> {
     ["<|im_end|>", "<|end|>"].map(str::to_owned).into()
 }
@@ -100,9 +105,9 @@ fn templates_that_change_what_they_print_say_why() {
         |source: &str| CallFormat::find(&template(source), &ends()).expect_err("not found").to_string();
     let trims = FUNCTION.replace("else v | string", "else v | string | replace('<', '&lt;')");
     assert!(find(&trims).contains("changes the texts"), "{}", find(&trims));
-    let python =
-        FUNCTION.replace("v | tojson if v is mapping or (v is sequence and v is not string) else ", "");
-    assert!(find(&python).contains("another way than JSON (probe_list)"), "{}", find(&python));
+    let spaced = FUNCTION.replace("v | tojson if", "v | tojson(indent=1) if");
+    assert!(find(&spaced).contains("another way than JSON (probe_list)"), "{}", find(&spaced));
+    assert!(format(&python()).parameters.is_some_and(|parameters| parameters.is_python));
     for close in [", \n", " end\n", "]\n"] {
         let json = FUNCTION.replace("\n</parameter>\n", close);
         assert!(find(&json).contains("begins as JSON goes on"), "{close:?}: {}", find(&json));
@@ -193,7 +198,7 @@ fn printed(source: &str, content: &str, calls: &[(&str, Value)]) -> String {
 /// Values of each kind that its parameter may have.
 fn arguments() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
-        "[a-z <>/=\"\\\\\n{}é]{0,12}",
+        "[a-z <>/=\"'\\\\\n{}é]{0,12}",
         Just("</parameter>".to_owned()),
         Just("</function>\n</tool_call>".to_owned()),
         Just("\n".to_owned()),
@@ -228,10 +233,11 @@ proptest! {
     #[test]
     fn calls_come_back_as_they_were_printed(
         arguments in arguments(),
-        which in 0usize..4,
+        which in 0usize..5,
         sizes in prop::collection::vec(1usize..9, 1..12),
     ) {
-        let source = [FUNCTION, PAIRS, INVOKE, TOLD][which];
+        let python = python();
+        let source = [FUNCTION, PAIRS, INVOKE, TOLD, python.as_str()][which];
         prop_assume!(!has_sign(source, &arguments));
         // A call without arguments has a line more there than one that was read.
         let few = if source == TOLD { json!({"any": "7"}) } else { json!({}) };
@@ -260,6 +266,20 @@ proptest! {
         let text: String = parts.iter().map(|part| PARTS[*part]).collect();
         let format = reading(FUNCTION);
         prop_assert_eq!(read(&format, &text, &sizes), read(&format, &text, &[usize::MAX]));
+    }
+}
+
+#[test]
+fn json_is_read_where_a_template_prints_values_as_python_does() {
+    let text = |list: &str| {
+        format!(
+            "<tool_call>\n<function=f>\n<parameter=list>\n{list}\n</parameter>\n</function>\n</tool_call>"
+        )
+    };
+    for list in [r#"[1, "it's", {"a": [true, null]}]"#, r#"[1, "it's", {'a': [True, None]}]"#] {
+        let (said, calls) = read(&reading(&python()), &text(list), &[1]);
+        let expected = r#"{"list": [1, "it's", {"a": [true, null]}]}"#.to_owned();
+        assert_eq!((said.as_str(), calls), ("", vec![("f".to_owned(), expected)]), "{list}");
     }
 }
 

@@ -76,6 +76,40 @@ fn no_tools_are_no_list() {
 }
 
 #[test]
+fn an_object_behind_a_text_is_json() {
+    // As templates print a call's arguments that expect the text which clients send.
+    assert_eq!(
+        render("{{ 'f\n' + messages[0] }}"),
+        Ok("f\n{\"role\": \"user\", \"content\": \"hello\"}".to_owned())
+    );
+    assert!(matches!(render("{{ 'f' + messages }}"), Err(TemplateError::Failed { .. })));
+}
+
+#[test]
+fn a_list_that_begins_empty_grows() {
+    let grown = "{% set ns = namespace(ids=[]) %}{% for i in range(3) %}{% set _ = ns.ids.append('n' ~ i) %}{% endfor %}";
+    let rendered = |rest: &str| render(&format!("{grown}{rest}"));
+    let is = |rest: &str, text: &str| assert_eq!(rendered(rest), Ok(text.to_owned()), "{rest}");
+    is("{{ ns.ids }}{{ ns.ids | length }}{{ 'n1' in ns.ids }}", "['n0', 'n1', 'n2']3True");
+    is(
+        "{{ ns.ids.pop(0) }}{{ ns.ids.pop() }}{{ ns.ids | tojson }}{{ ns.ids == ['n1'] }}",
+        "n0n2[\"n1\"]True",
+    );
+    is("{% set all = ns.ids + ['x'] %}{{ ns.ids.append(1) }}{{ all[1:] | join(',') }}", "Nonen1,n2,x");
+    // A macro's default, and what is written twice, are new each time.
+    is("{% macro f(l=[]) %}{% set _ = l.append(1) %}{{ l }}{% endmacro %}{{ f() }}{{ f() }}", "[1][1]");
+    is("{% set ns.ids = [] %}{% if ns.ids %}some{% endif %}{{ ns.ids | default('x') }}", "[]");
+    for wrong in ["{{ [].pop() }}", "{{ ns.ids.pop(3) }}", "{{ ns.ids.pop(-4) }}", "{{ ns.ids.clear() }}"] {
+        assert!(matches!(rendered(wrong), Err(TemplateError::Failed { .. })), "{wrong}");
+    }
+    // None grows inside of another: that could become too deep to be dropped.
+    for item in ["ns.ids", "[]", "[ns.ids]", "{'a': ns.ids}"] {
+        let error = rendered(&format!("{{{{ ns.ids.append({item}) }}}}"));
+        assert!(matches!(error, Err(TemplateError::Failed { .. })), "{item}");
+    }
+}
+
+#[test]
 fn what_does_not_compile_says_where() {
     for source in ["{{ x", "{% if %}", "{% for x in y %}", "{{ x | }}", "{% nonsense %}", "{{ a b }}"] {
         let error = ChatTemplate::new(source, None, None).expect_err("refused");

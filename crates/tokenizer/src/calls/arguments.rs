@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::python::PythonReader;
 use super::tagged::ParameterFormat;
 
 /// What a parameter's value may be. A value that may be a text and something else is what it looks like.
@@ -53,6 +54,8 @@ enum TaggedParserState {
         in_string: bool,
         is_escaped: bool,
     },
+    /// In the same where the template prints it as Python does.
+    Python(PythonReader),
 }
 
 /// What a step came to.
@@ -80,6 +83,7 @@ impl TaggedParser {
             TaggedParserState::Json { in_string, is_escaped } => {
                 self.json(in_string, is_escaped, format, held, json)
             }
+            TaggedParserState::Python(reader) => self.python(reader, format, held, json),
         }
     }
 
@@ -88,7 +92,10 @@ impl TaggedParser {
         match self.place {
             TaggedParserState::Text => escape(held, json),
             TaggedParserState::Json { .. } => json.push_str(held),
-            TaggedParserState::Open | TaggedParserState::Name | TaggedParserState::Value(_) => {}
+            TaggedParserState::Open
+            | TaggedParserState::Name
+            | TaggedParserState::Value(_)
+            | TaggedParserState::Python(_) => {}
         }
     }
 
@@ -142,7 +149,10 @@ impl TaggedParser {
             _ => false,
         };
         if is_json {
-            self.place = TaggedParserState::Json { in_string: false, is_escaped: false };
+            self.place = match format.is_python {
+                true => TaggedParserState::Python(PythonReader::default()),
+                false => TaggedParserState::Json { in_string: false, is_escaped: false },
+            };
             return Step::More;
         }
         if let Some(at) = held.find(format.close.as_str()) {
@@ -201,6 +211,21 @@ impl TaggedParser {
         *held = rest;
         self.place = TaggedParserState::Json { in_string, is_escaped };
         match held.starts_with(format.close.as_str()) {
+            true => self.close(0, format, held),
+            false => Step::Wait,
+        }
+    }
+
+    fn python(
+        &mut self,
+        mut reader: PythonReader,
+        format: &ParameterFormat,
+        held: &mut String,
+        json: &mut String,
+    ) -> Step {
+        let is_over = reader.read(held, format.close.chars().next().unwrap_or_default(), json);
+        self.place = TaggedParserState::Python(reader);
+        match is_over && held.starts_with(format.close.as_str()) {
             true => self.close(0, format, held),
             false => Step::Wait,
         }

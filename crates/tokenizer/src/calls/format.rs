@@ -26,6 +26,8 @@ pub enum CallPart {
     Name,
     /// The call's id: letters and digits, so many.
     Id(usize),
+    /// The call's number, one more than that of the call in front of it.
+    Number,
 }
 
 /// What stands in front of arguments.
@@ -56,6 +58,8 @@ pub struct CallFormat {
     /// How each parameter stands between tags of its own; `None` where arguments are JSON with a space behind
     /// commas and colons.
     pub parameters: Option<ParameterFormat>,
+    /// What stands in front of an answer, where a call begins with nothing but its name; else nothing.
+    pub answer_open: String,
 }
 
 impl CallFormat {
@@ -81,7 +85,16 @@ impl CallFormat {
         if !head.contains(&CallPart::Name) {
             return Err(CallFormatError::NameBehindArguments);
         }
-        let format = Self { begin, between: None, end, head, tail, other: None, parameters: None };
+        let format = Self {
+            begin,
+            between: None,
+            end,
+            head,
+            tail,
+            other: None,
+            parameters: None,
+            answer_open: String::new(),
+        };
         let between =
             RenderedTurn::render(template, &calls).ok().and_then(|two| format.between(&two, &calls, ends));
         Ok(Self { between, ..format })
@@ -109,6 +122,7 @@ impl CallFormat {
     /// The form in a few words, with the sign that calls begin with.
     pub fn label(&self) -> String {
         match (self.begin.trim(), &self.parameters) {
+            ("", _) if !self.answer_open.is_empty() => "JSON behind a name".to_owned(),
             ("", _) => "a JSON object".to_owned(),
             (sign, None) => format!("JSON behind {sign:.40}"),
             (sign, Some(_)) => format!("parameters in tags behind {sign:.40}"),
@@ -121,19 +135,19 @@ impl CallFormat {
         let parts = self.head.iter().chain(&self.tail).chain(other.clone().flat_map(|other| &other.head));
         let parts = parts.filter_map(|part| match part {
             CallPart::Text(text) => Some(text.as_str()),
-            CallPart::Name | CallPart::Id(_) => None,
+            CallPart::Name | CallPart::Id(_) | CallPart::Number => None,
         });
         let signs =
             [&self.begin, &self.end].into_iter().chain(&self.between).chain(other.map(|other| &other.begin));
         signs.map(String::as_str).chain(parts)
     }
 
-    /// What a call of this tool begins with, up to an id.
+    /// What a call of this tool begins with, up to an id or a number.
     pub fn opening(&self, name: &str) -> String {
         let known = self.head.iter().map_while(|part| match part {
             CallPart::Text(text) => Some(text.as_str()),
             CallPart::Name => Some(name),
-            CallPart::Id(_) => None,
+            CallPart::Id(_) | CallPart::Number => None,
         });
         std::iter::once(self.begin.as_str()).chain(known).collect()
     }

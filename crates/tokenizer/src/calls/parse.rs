@@ -364,6 +364,11 @@ fn match_parts<'t>(text: &'t str, parts: &[CallPart]) -> Option<(&'t str, Option
                 rest = &rest[end..];
             }
             CallPart::Id(len) => rest = rest.get(*len..)?,
+            CallPart::Number => {
+                // As with a name, the sign behind it says that it is whole.
+                let end = rest.find(|c: char| !c.is_ascii_digit())?;
+                rest = &rest[end..];
+            }
         }
     }
     Some((rest, name))

@@ -17,9 +17,11 @@ const VALUES: [(&str, &str, Option<&str>); 7] = [
     ("probe_yes", "true", None),
     ("probe_not", "false", None),
 ];
+/// Some of them as Python prints them.
+const PYTHON: [(&str, &str); 2] = [("probe_list", "[1, 'x', True]"), ("probe_map", "{'a': 'b', 'c': 2}")];
 
 /// How a template prints a parameter: `open`, its name, `behind_name`, its value, `close`. Texts stand as
-/// they are, all else as JSON but for three words.
+/// they are, all else as JSON but for three words, or as Python prints it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ParameterFormat {
     /// In front of the name.
@@ -37,6 +39,8 @@ pub struct ParameterFormat {
     pub false_word: String,
     /// `null` as it is printed, if it is.
     pub null_word: Option<String>,
+    /// Arrays or objects are printed as Python prints them. They are read so, and as JSON.
+    pub is_python: bool,
 }
 
 /// What `template` prints. `None` where its calls have no parameters between tags; an error where they have
@@ -95,6 +99,7 @@ impl Probes<'_> {
             true_word: String::new(),
             false_word: String::new(),
             null_word: None,
+            is_python: false,
         };
         self.check_values(head, end, &mut parameters)?;
         let begin = match head[..name_at].rfind('<') {
@@ -114,6 +119,7 @@ impl Probes<'_> {
             tail: Vec::new(),
             other: None,
             parameters: Some(parameters),
+            answer_open: String::new(),
         })
     }
 
@@ -137,7 +143,7 @@ impl Probes<'_> {
     }
 
     /// Renders a call with a value of each kind: the parts must be those that were found, and the values as
-    /// they should be.
+    /// they should be. What is known only from them is set.
     fn check_values(
         &self,
         head: &str,
@@ -148,7 +154,7 @@ impl Probes<'_> {
         if open.trim().is_empty() || behind_name.trim().is_empty() || close.trim().is_empty() {
             return Err(CallFormatError::NoParameterSigns);
         }
-        let is_of_json = |c: char| c == ' ' || c.is_ascii_alphanumeric() || "\"+,-.:[]{}".contains(c);
+        let is_of_json = |c: char| c == ' ' || c.is_ascii_alphanumeric() || "\"'+,-.:[]{}".contains(c);
         if close.starts_with(is_of_json) {
             return Err(CallFormatError::CloseAsJson);
         }
@@ -169,9 +175,13 @@ impl Probes<'_> {
             (rest == end).then_some(printed)
         };
         let printed = read(&VALUES).ok_or(CallFormatError::OtherTags)?;
+        let mut is_python = false;
         for ((key, _, expected), printed) in VALUES.iter().zip(&printed) {
             if expected.is_some_and(|expected| expected != printed) {
-                return Err(CallFormatError::NotJson { key });
+                if !PYTHON.contains(&(*key, printed.as_str())) {
+                    return Err(CallFormatError::NotJson { key });
+                }
+                is_python = true;
             }
         }
         let null = read(&[("probe_null", "null", None)]).and_then(|mut printed| printed.pop());
@@ -182,6 +192,7 @@ impl Probes<'_> {
         }
         (found.true_word, found.false_word) = (yes.clone(), not.clone());
         found.null_word = null.filter(is_word);
+        found.is_python = is_python;
         Ok(())
     }
 

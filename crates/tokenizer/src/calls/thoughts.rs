@@ -75,12 +75,8 @@ impl ThoughtFormat {
     /// Thoughts and answers that each stand in a message of their own, behind signs of their own: harmony, as
     /// gpt-oss writes it.
     fn find_channels(template: &ChatTemplate) -> Option<Self> {
+        let answer_open = answer_open(template)?;
         let usual = prompt(template, Map::new())?;
-        let plain = answered(template, &usual, None)?;
-        let answer_open = plain[..plain.find(ANSWER)?].to_owned();
-        if answer_open.trim().is_empty() {
-            return None;
-        }
         let (field, turn) = FIELDS.into_iter().find_map(|field| {
             let turn = answered(template, &usual, Some(field))?;
             turn.contains(THOUGHT).then_some((field, turn))
@@ -112,6 +108,13 @@ impl ThoughtFormat {
     pub fn told(&self, is_on: bool) -> Map<String, Value> {
         switch_var(self.switch, is_on)
     }
+}
+
+/// What stands in front of an answer, where it has a sign of its own.
+pub(super) fn answer_open(template: &ChatTemplate) -> Option<String> {
+    let plain = answered(template, &prompt(template, Map::new())?, None)?;
+    let open = &plain[..plain.find(ANSWER)?];
+    (!open.trim().is_empty()).then(|| open.to_owned())
 }
 
 fn switch_var(switch: &str, is_on: bool) -> Map<String, Value> {

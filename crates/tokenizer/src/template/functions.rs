@@ -100,6 +100,20 @@ pub(crate) fn tojson(value: Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from(writer.out))
 }
 
+/// The same without options.
+pub(crate) fn json_text(value: &Value) -> Result<String, Error> {
+    let mut writer = JsonWriter {
+        out: String::new(),
+        indent: None,
+        sort_keys: false,
+        ascii: false,
+        item: ", ",
+        pair: ": ",
+    };
+    writer.value(value, 0)?;
+    Ok(writer.out)
+}
+
 struct JsonWriter<'a> {
     out: String,
     indent: Option<usize>,

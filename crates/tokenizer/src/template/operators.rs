@@ -8,6 +8,8 @@ use minijinja::value::{Rest, Tuple, ValueKind};
 use minijinja::{Environment, Error, Expression, Value, context};
 
 use super::budget::Budget;
+use super::functions::json_text;
+use super::lists::growing_list;
 use super::numbers::plain_number;
 
 // Names no template can write.
@@ -47,6 +49,10 @@ pub(crate) fn replacement(instruction: &Instruction<'_>) -> Option<(&'static str
         Instruction::Neg => (NEG, 1),
         Instruction::Slice => (SLICE, 4),
         Instruction::BuildList(Some(count)) => (LIST, short(*count)?),
+        // The engine makes `[]` once; each is a list of its own.
+        Instruction::LoadConst(value) if value.kind() == ValueKind::Seq && value.len() == Some(0) => {
+            (LIST, 0)
+        }
         Instruction::BuildTuple(Some(count)) => (TUPLE, short(*count)?),
         Instruction::BuildMap(pairs) => (MAP, short(pairs.checked_mul(2)?)?),
         Instruction::Eq => (EQ, 2),
@@ -79,7 +85,10 @@ pub(crate) fn add_to(environment: &mut Environment<'_>, budget: &Budget) {
     add(POW, |_, a| natively(Native::Pow, a));
     add(NEG, |_, a| natively(Native::Neg, a));
     add(SLICE, |budget, a| budget.settle(natively(Native::Slice, a)?));
-    add(LIST, |_, items| Ok(Value::from(items.to_vec())));
+    add(LIST, |budget, items| match items {
+        [] => Ok(growing_list(budget)),
+        items => Ok(Value::from(items.to_vec())),
+    });
     add(TUPLE, |_, items| Ok(Value::from(Tuple::from(items.to_vec()))));
     add(MAP, |_, pairs| {
         Ok(Value::from_pairs(pairs.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()))))
@@ -104,6 +113,12 @@ fn plus(budget: &Budget, sides: &[Value]) -> Result<Value, Error> {
         (Some(a), Some(b)) => {
             budget.check_size(a.len() + b.len())?;
             Ok(Value::from([a, b].concat()))
+        }
+        // A template that adds the arguments of a call to a text was given them as JSON text.
+        (Some(text), None) if sides[1].kind() == ValueKind::Map => {
+            let text = text.to_owned() + &json_text(&sides[1])?;
+            budget.check_size(text.len())?;
+            Ok(Value::from(text))
         }
         _ => budget.settle(natively(Native::Add, sides)?),
     }
