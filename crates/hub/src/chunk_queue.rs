@@ -114,6 +114,18 @@ impl ChunkQueue {
         (0u32..).zip(&state.chunks).filter(|(_, c)| **c == Chunk::Nearby).map(|(index, _)| index).collect()
     }
 
+    /// Whether nobody fetches some chunk after so long; false as soon as the work ends.
+    pub(crate) fn is_missing_after(&self, time: Duration) -> bool {
+        let (mut state, until) = (self.lock(), Instant::now() + time);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if state.is_over || left.is_zero() {
+                return !state.is_over && state.chunks.contains(&Chunk::Missing);
+            }
+            state = self.wait_with(state, left);
+        }
+    }
+
     /// Nobody near gives this chunk.
     pub(crate) fn free(&self, index: u32) {
         let mut state = self.lock();

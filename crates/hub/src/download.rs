@@ -170,12 +170,23 @@ impl<'a> PartFile<'a> {
         map.sync_data().map_err(failed())
     }
 
-    /// Takes what somebody near has of the missing chunks, which are left to them until they say that they
-    /// give a chunk no more; how many bytes came.
+    /// Takes what somebody near has of the missing chunks, again and again if they are to be asked so; how
+    /// many bytes came.
     fn take_from(&self, nearby: &dyn Nearby, turn: NearbyTurn<'_>) -> u64 {
-        let work = turn.0;
         // Of a file that nothing says the digest of, members' bytes could be any.
         let Some(sha256) = self.job.file.digest() else { return 0 };
+        let work = turn.0;
+        let mut given = self.take_once(nearby, sha256, work);
+        drop(turn);
+        while nearby.asked_again_after().is_some_and(|time| work.is_missing_after(time)) {
+            let _turn = NearbyTurn::begin(work);
+            given += self.take_once(nearby, sha256, work);
+        }
+        given
+    }
+
+    /// Takes what somebody near has of the chunks that are left to them now.
+    fn take_once(&self, nearby: &dyn Nearby, sha256: [u8; 32], work: &ChunkQueue) -> u64 {
         let size = self.job.file.size;
         let wanted: Vec<(u64, u64)> =
             work.left_to_nearby().into_iter().map(|index| chunk_range(index, size)).collect();
@@ -236,8 +247,8 @@ impl<'a> PartFile<'a> {
         Ok(true)
     }
 
-    /// Runs all threads until every chunk is here and read; the digests of it all, and how many bytes somebody
-    /// near gave.
+    /// Runs all threads until every chunk is here and read; the digests of it all, and how many bytes
+    /// somebody near gave.
     fn transfer(
         &self,
         held: &BTreeMap<u32, [u8; 32]>,

@@ -1,5 +1,7 @@
 //! Who else may have a file than its hub.
 
+use std::time::Duration;
+
 use crate::{Cancel, HubError};
 
 /// A file of which bytes are missing.
@@ -35,9 +37,9 @@ pub type TakeRange<'a> = dyn FnMut(GivenRange<'_>) -> Result<(), HubError> + 'a;
 /// Others that may have a file: members of a cluster. What they have is not asked of its hub, and what they
 /// give is believed no more than what a hub sends.
 pub trait Nearby: Sync {
-    /// Gives what is to be had of a file to `take`. What `leave` hears of comes from the hub meanwhile, and in
-    /// the end all that was not given. Fails only as `take` does, or on a wish to end. Blocks, in a thread of
-    /// its own.
+    /// Gives what is to be had of a file to `take`. What `leave` hears of comes from the hub meanwhile, and
+    /// in the end all that was not given. Fails only as `take` does, or on a wish to end. Blocks, in a thread
+    /// of its own.
     fn give(
         &self,
         file: &WantedFile<'_>,
@@ -45,6 +47,11 @@ pub trait Nearby: Sync {
         leave: &LeaveRange<'_>,
         take: &mut TakeRange<'_>,
     ) -> Result<(), HubError>;
+
+    /// After so long they are asked again for what nobody fetches yet; without it they are asked once.
+    fn asked_again_after(&self) -> Option<Duration> {
+        None
+    }
 
     /// Who has given something, to be displayed.
     fn givers(&self) -> String;

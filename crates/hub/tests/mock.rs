@@ -301,6 +301,55 @@ fn while_a_neighbour_gives_what_it_has_the_hub_sends_the_rest_and_that_alone() {
     assert!(seen.is_sorted() && seen.last() == Some(&(size as u64)), "{seen:?}");
 }
 
+/// Has nothing when it is asked first, and everything a moment later.
+struct FillingNeighbour {
+    has: Vec<u8>,
+    asked: AtomicUsize,
+}
+
+impl Nearby for FillingNeighbour {
+    fn give(
+        &self,
+        file: &WantedFile<'_>,
+        _: &Cancel,
+        _: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        file.ranges.iter().copied().try_for_each(|(start, end)| {
+            let mut bytes = self.has[start as usize..end as usize].to_vec();
+            take(GivenRange { range: (start, end), bytes: &mut bytes, holes: &[] })
+        })
+    }
+
+    fn asked_again_after(&self) -> Option<Duration> {
+        Some(Duration::from_millis(20))
+    }
+
+    fn givers(&self) -> String {
+        "neighbour".to_owned()
+    }
+}
+
+#[test]
+fn what_a_neighbour_has_meanwhile_is_taken_from_it_while_the_hub_sends() {
+    let size = 16 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { bytes_per_s: Some(8 << 20), ..Faults::default() });
+    let neighbour = FillingNeighbour { has: bytes(size), asked: AtomicUsize::new(0) };
+    let (options, cancel, mut seen) = (bench.options(), Cancel::default(), Vec::new());
+    let report = &mut |p: &Progress| seen.push(p.done_bytes);
+    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, report).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    let sent = bench.hub.sent_bytes();
+    assert!(sent <= (size - CHUNK) as u64, "{sent} bytes left the hub of {size}");
+    assert!(seen.is_sorted(), "{seen:?}");
+}
+
 #[test]
 fn what_a_neighbour_has_comes_also_where_the_hub_gives_nothing() {
     let (size, from) = (6 * CHUNK, 2 * CHUNK as u64);

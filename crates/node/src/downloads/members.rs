@@ -1,8 +1,9 @@
 //! Files of a download from members that have them, whole or in layers: up to three at once, and no chunk
 //! that they have is asked of the hub.
 //!
-//! A member names the model that has the file; its chunks are then asked for, shared among members and checked
-//! as those of layers are. That it is the hub's file the SHA-256 of all of it says, as of what a hub sends.
+//! A member names the model that has the file; its chunks are then asked for, shared among members and
+//! checked as those of layers are. That it is the hub's file the SHA-256 of all of it says, as of what a hub
+//! sends.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -26,6 +27,8 @@ use crate::bulk::{ChunkShare, FetchError, Fetcher, MemberError, holder_of};
 use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
 use exo_accelerators::chain;
 
+/// Between two looks at what members have meanwhile, of what the hub is not sending yet.
+const AGAIN_AFTER: Duration = Duration::from_secs(20);
 /// Between two looks at a wish to end.
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -165,6 +168,10 @@ impl Nearby for Members<'_> {
                 () = cancelled(cancel) => Err(HubError::Cancelled),
             }
         })
+    }
+
+    fn asked_again_after(&self) -> Option<Duration> {
+        Some(AGAIN_AFTER)
     }
 
     fn givers(&self) -> String {
