@@ -475,6 +475,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_to_who_is_near_is_claimed_by_nobody_and_comes_though_the_hub_fails() {
+        let work = ChunkQueue::new(CHUNK_BYTES * 4, CHUNK_BYTES, [0].into_iter(), 1);
+        work.begin_nearby();
+        assert_eq!((work.left_to_nearby(), work.claim(0), work.ranges()), (vec![1, 2, 3], None, 0));
+        work.free(1);
+        assert_eq!((work.claim(0), work.ranges()), (Some((1, 2)), 1));
+        work.fail(HubError::Cancelled);
+        assert!(!work.is_over() && !work.is_wanted(0));
+        work.write_given(2);
+        work.end_nearby();
+        assert!(work.is_over() && work.written() == [2] && !work.is_missing_after(Duration::ZERO));
+    }
+
+    #[test]
     fn a_wait_that_the_hub_asks_for_holds_for_all() {
         let work = ChunkQueue::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 2);
         assert_eq!(work.hold_off(Duration::from_secs(60)).as_secs(), 60);

@@ -415,7 +415,9 @@ mod tests {
 
     #[tokio::test]
     async fn of_a_member_that_dies_in_the_middle_what_it_gave_stays_and_the_rest_comes_from_the_other() {
-        let dies = |count, bytes| if count > 4 { (KIND_HANGS_UP, bytes) } else { (KIND_BYTES, bytes) };
+        let dies = |count: usize, bytes: Vec<u8>| {
+            if count > 4 { (KIND_HANGS_UP, bytes) } else { (KIND_BYTES, bytes) }
+        };
         let [first, second] = asked_of_two(dies).await;
         assert_eq!(second.len(), 5, "it hung up at the fifth: {second:?}");
         assert!((COUNT - 4..COUNT).contains(&first.len()), "{first:?}");
