@@ -21,6 +21,8 @@ const RUN_BYTES_MAX: u64 = 64 << 20;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Chunk {
     Missing,
+    /// Somebody near may give it.
+    Nearby,
     InFlight,
     /// In the file and in the map, and not synchronised yet: a killed process keeps it, a power cut may not.
     Written,
@@ -50,6 +52,7 @@ struct State {
     fetchers: usize,
     not_before: Option<Instant>,
     held_off: Duration,
+    is_nearby_giving: bool,
     is_over: bool,
     failure: Option<HubError>,
 }
@@ -81,6 +84,7 @@ impl ChunkQueue {
             fetchers: fetchers_max,
             not_before: None,
             held_off: Duration::ZERO,
+            is_nearby_giving: false,
             is_over: false,
             failure: None,
         };
@@ -97,10 +101,54 @@ impl ChunkQueue {
         self.lock().chunks.iter().all(|chunk| *chunk == Chunk::Held)
     }
 
+    /// Leaves all that is missing to who is near, until [`ChunkQueue::end_nearby`].
+    pub(crate) fn begin_nearby(&self) {
+        let mut state = self.lock();
+        state.is_nearby_giving = true;
+        state.chunks.iter_mut().filter(|c| **c == Chunk::Missing).for_each(|chunk| *chunk = Chunk::Nearby);
+    }
+
+    /// The chunks that are left to who is near.
+    pub(crate) fn left_to_nearby(&self) -> Vec<u32> {
+        let state = self.lock();
+        (0u32..).zip(&state.chunks).filter(|(_, c)| **c == Chunk::Nearby).map(|(index, _)| index).collect()
+    }
+
+    /// Whether nobody fetches some chunk after so long; false as soon as the work ends.
+    pub(crate) fn is_missing_after(&self, time: Duration) -> bool {
+        let (mut state, until) = (self.lock(), Instant::now() + time);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if state.is_over || left.is_zero() {
+                return !state.is_over && state.chunks.contains(&Chunk::Missing);
+            }
+            state = self.wait_with(state, left);
+        }
+    }
+
+    /// Nobody near gives this chunk.
+    pub(crate) fn free(&self, index: u32) {
+        let mut state = self.lock();
+        if let Some(chunk) = state.chunks.get_mut(index as usize).filter(|chunk| **chunk == Chunk::Nearby) {
+            *chunk = Chunk::Missing;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Nobody near gives anything more.
+    pub(crate) fn end_nearby(&self) {
+        let mut state = self.lock();
+        state.is_nearby_giving = false;
+        state.chunks.iter_mut().filter(|c| **c == Chunk::Nearby).for_each(|chunk| *chunk = Chunk::Missing);
+        state.is_over |= state.failure.is_some();
+        self.changed.notify_all();
+    }
+
     /// The claim of a fetcher, or a new one; `None` when there is nothing to fetch now.
     pub(crate) fn claim(&self, fetcher: usize) -> Option<Claim> {
         let mut state = self.lock();
         let is_idle = state.is_over
+            || state.failure.is_some()
             || fetcher >= state.fetchers
             || state.not_before.is_some_and(|t| Instant::now() < t);
         if fetcher >= state.fetchers {
@@ -137,11 +185,20 @@ impl ChunkQueue {
     /// The next chunk of a claim is in the file. Waits while too many are not synchronised.
     pub(crate) fn write(&self, fetcher: usize, index: u32) {
         let mut state = self.lock();
-        state.chunks[index as usize] = Chunk::Written;
-        state.unsynced.push(index);
         state.held_off = Duration::ZERO;
         state.claims[fetcher] =
             state.claims[fetcher].map(|(_, end)| (index + 1, end)).filter(|(next, end)| next < end);
+        self.note_written(state, index);
+    }
+
+    /// A chunk that somebody near gave is in the file. Waits as [`ChunkQueue::write`] does.
+    pub(crate) fn write_given(&self, index: u32) {
+        self.note_written(self.lock(), index);
+    }
+
+    fn note_written(&self, mut state: MutexGuard<'_, State>, index: u32) {
+        state.chunks[index as usize] = Chunk::Written;
+        state.unsynced.push(index);
         self.changed.notify_all();
         // Each of the others may write one more before it waits.
         while state.unsynced.len() + state.fetchers > UNSYNCED_MAX && !state.is_over {
@@ -197,7 +254,7 @@ impl ChunkQueue {
     /// Whether a fetcher should go on with its claim.
     pub(crate) fn is_wanted(&self, fetcher: usize) -> bool {
         let state = self.lock();
-        !state.is_over && fetcher < state.fetchers
+        !state.is_over && state.failure.is_none() && fetcher < state.fetchers
     }
 
     pub(crate) fn receive(&self, fetcher: usize, bytes: u64) {
@@ -240,6 +297,13 @@ impl ChunkQueue {
         self.lock().fetchers
     }
 
+    /// How many fetch at the moment: none while only who is near gives.
+    pub(crate) fn ranges(&self) -> usize {
+        let state = self.lock();
+        let is_of_hub = |chunk: &Chunk| matches!(chunk, Chunk::Missing | Chunk::InFlight);
+        if state.chunks.iter().any(is_of_hub) { state.fetchers } else { 0 }
+    }
+
     pub(crate) fn held_bytes(&self) -> u64 {
         self.lock().held_bytes
     }
@@ -255,6 +319,16 @@ impl ChunkQueue {
         if state.failure.is_none() {
             state.failure = failure;
         }
+        self.changed.notify_all();
+    }
+
+    /// The hub gives nothing more. What somebody near gives still comes, and then the work ends.
+    pub(crate) fn fail(&self, failure: HubError) {
+        let mut state = self.lock();
+        if state.failure.is_none() {
+            state.failure = Some(failure);
+        }
+        state.is_over |= !state.is_nearby_giving;
         self.changed.notify_all();
     }
 
@@ -398,6 +472,20 @@ mod tests {
         work.hold(&work.unsynced());
         work.lose(0);
         assert_eq!((work.claim(0), work.held_bytes()), (Some((0, 1)), CHUNK_BYTES));
+    }
+
+    #[test]
+    fn what_is_left_to_who_is_near_is_claimed_by_nobody_and_comes_though_the_hub_fails() {
+        let work = ChunkQueue::new(CHUNK_BYTES * 4, CHUNK_BYTES, [0].into_iter(), 1);
+        work.begin_nearby();
+        assert_eq!((work.left_to_nearby(), work.claim(0), work.ranges()), (vec![1, 2, 3], None, 0));
+        work.free(1);
+        assert_eq!((work.claim(0), work.ranges()), (Some((1, 2)), 1));
+        work.fail(HubError::Cancelled);
+        assert!(!work.is_over() && !work.is_wanted(0));
+        work.write_given(2);
+        work.end_nearby();
+        assert!(work.is_over() && work.written() == [2] && !work.is_missing_after(Duration::ZERO));
     }
 
     #[test]

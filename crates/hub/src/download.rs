@@ -32,8 +32,6 @@ const MEASURE: Duration = Duration::from_secs(1);
 const SETTLE: Duration = Duration::from_secs(15);
 /// Growing by one must bring so much.
 const GAIN: f64 = 1.05;
-/// Chunks from nearby that wait to be synchronised.
-const TAKEN_UNSYNCED_MAX: u32 = 8;
 
 /// One file that is to come to disk.
 pub(crate) struct FileDownload<'a> {
@@ -98,9 +96,8 @@ pub(crate) fn download(
     }
     let mut nearby = Some(job.nearby);
     loop {
-        let (part, mut held) = PartFile::open(job)?;
-        let given = nearby.map_or(Ok(0), |nearby| part.take_from(nearby, &mut held, report))?;
-        let digests = part.transfer(&held, report)?;
+        let (part, held) = PartFile::open(job)?;
+        let (digests, given) = part.transfer(&held, nearby, report)?;
         match (part.finish(&digests), nearby.take()) {
             (Err(error @ HubError::Digest { .. }), Some(nearby)) if given > 0 => {
                 let (file, givers) = (&job.file.name, nearby.givers());
@@ -173,52 +170,58 @@ impl<'a> PartFile<'a> {
         map.sync_data().map_err(failed())
     }
 
-    /// Takes what somebody near has of the missing chunks; how many bytes that were.
-    fn take_from(
-        &self,
-        nearby: &dyn Nearby,
-        held: &mut BTreeMap<u32, [u8; 32]>,
-        report: &mut dyn FnMut(u64, usize),
-    ) -> Result<u64, HubError> {
-        let size = self.job.file.size;
+    /// Takes what somebody near has of the missing chunks, again and again if they are to be asked so; how
+    /// many bytes came.
+    fn take_from(&self, nearby: &dyn Nearby, turn: NearbyTurn<'_>) -> u64 {
         // Of a file that nothing says the digest of, members' bytes could be any.
-        let Some(sha256) = self.job.file.digest() else { return Ok(0) };
-        let range = |index: u32| chunk_range(index, size);
-        let missing = (0..chunk_count(size)).filter(|index| !held.contains_key(index));
-        let wanted: Vec<(u64, u64)> = missing.map(range).collect();
-        if wanted.is_empty() {
-            return Ok(0);
+        let Some(sha256) = self.job.file.digest() else { return 0 };
+        let work = turn.0;
+        let mut given = self.take_once(nearby, sha256, work);
+        drop(turn);
+        while nearby.asked_again_after().is_some_and(|time| work.is_missing_after(time)) {
+            let _turn = NearbyTurn::begin(work);
+            given += self.take_once(nearby, sha256, work);
         }
-        let before: u64 = held.keys().map(|index| range(*index)).map(|(start, end)| end - start).sum();
-        let (mut given, mut unsynced, mut is_hub_away) = (0, 0, false);
+        given
+    }
+
+    /// Takes what somebody near has of the chunks that are left to them now.
+    fn take_once(&self, nearby: &dyn Nearby, sha256: [u8; 32], work: &ChunkQueue) -> u64 {
+        let size = self.job.file.size;
+        let wanted: Vec<(u64, u64)> =
+            work.left_to_nearby().into_iter().map(|index| chunk_range(index, size)).collect();
+        if wanted.is_empty() {
+            return 0;
+        }
+        let index_at = |start: u64| (start / CHUNK_BYTES) as u32;
+        let leave = |(start, _): (u64, u64)| work.free(index_at(start));
+        let (mut given, mut is_hub_away) = (0, false);
         let mut take = |given_range: GivenRange<'_>| {
-            let (start, end) = given_range.range;
+            let ((start, end), holes) = (given_range.range, given_range.holes);
+            if work.is_over() {
+                return Err(HubError::Cancelled);
+            }
             // A hub that is away is not asked for each of them: it may take long to say so.
-            if is_hub_away && !given_range.holes.is_empty() {
-                return Ok(());
-            }
-            if !self.fill_holes(given_range.holes, start, given_range.bytes)? {
+            let is_whole =
+                holes.is_empty() || (!is_hub_away && self.fill_holes(holes, start, given_range.bytes)?);
+            if !is_whole {
                 is_hub_away = true;
+                leave((start, end));
                 return Ok(());
             }
-            let index = (start / CHUNK_BYTES) as u32;
-            held.insert(index, self.store(index, start, given_range.bytes)?);
+            let index = index_at(start);
+            self.store(index, start, given_range.bytes)?;
+            work.write_given(index);
             given += end - start;
-            unsynced += 1;
-            if unsynced == TAKEN_UNSYNCED_MAX {
-                self.synchronise()?;
-                unsynced = 0;
-                report(before + given, 0);
-            }
             Ok(())
         };
         let file = WantedFile { sha256, size, ranges: &wanted };
-        nearby.give(&file, self.job.cancel, &mut take)?;
-        if given > 0 {
-            self.synchronise()?;
-            report(before + given, 0);
+        if let Err(error) = nearby.give(&file, self.job.cancel, &leave, &mut take)
+            && !work.is_over()
+        {
+            work.end(Some(error));
         }
-        Ok(given)
+        given
     }
 
     /// Fetches from the hub what nobody near gave of a range that begins at `start`; whether all of it came.
@@ -244,12 +247,14 @@ impl<'a> PartFile<'a> {
         Ok(true)
     }
 
-    /// Runs all threads until every chunk is here and read; the digests of it all.
+    /// Runs all threads until every chunk is here and read; the digests of it all, and how many bytes
+    /// somebody near gave.
     fn transfer(
         &self,
         held: &BTreeMap<u32, [u8; 32]>,
+        nearby: Option<&dyn Nearby>,
         report: &mut dyn FnMut(u64, usize),
-    ) -> Result<Digests, HubError> {
+    ) -> Result<(Digests, u64), HubError> {
         let job = self.job;
         let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
         let work = ChunkQueue::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
@@ -268,7 +273,10 @@ impl<'a> PartFile<'a> {
             tries_max: retry::TRIES_MAX,
             wait_max: retry::RETRY_AFTER_MAX,
         };
+        // Before any fetcher looks for something to do.
+        let giving = nearby.map(|nearby| (nearby, NearbyTurn::begin(&work)));
         std::thread::scope(|scope| {
+            let giving = giving.map(|(nearby, turn)| scope.spawn(move || self.take_from(nearby, turn)));
             for fetcher in 0..fetchers_max {
                 let fetch = &fetch;
                 scope.spawn(move || fetch.run(fetcher));
@@ -281,9 +289,10 @@ impl<'a> PartFile<'a> {
             control(&work, job.cancel, &|| reader.is_finished(), report);
             let digest = reader.join();
             work.end(None);
+            let given = giving.map_or(0, |giving| giving.join().unwrap_or(0));
             match (work.take_failure(), digest) {
                 (Some(failure), _) => Err(failure),
-                (None, Ok(Ok(Some(digest)))) => Ok(digest),
+                (None, Ok(Ok(Some(digest)))) => Ok((digest, given)),
                 (None, Ok(Err(error))) => Err(error),
                 (None, Ok(Ok(None)) | Err(_)) => Err(HubError::Cancelled),
             }
@@ -389,6 +398,22 @@ impl StorePieces for PartFile<'_> {
     }
 }
 
+/// Who is near has what is missing left to it as long as this is there.
+struct NearbyTurn<'a>(&'a ChunkQueue);
+
+impl<'a> NearbyTurn<'a> {
+    fn begin(work: &'a ChunkQueue) -> Self {
+        work.begin_nearby();
+        Self(work)
+    }
+}
+
+impl Drop for NearbyTurn<'_> {
+    fn drop(&mut self) {
+        self.0.end_nearby();
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -402,7 +427,7 @@ pub(crate) fn control(
 ) {
     let mut adapt = Adapt::new(work, Instant::now());
     let mut reported = Instant::now();
-    report(work.held_bytes(), work.fetchers());
+    report(work.held_bytes(), work.ranges());
     while !is_read() {
         if cancel.is_cancelled() {
             work.end(Some(HubError::Cancelled));
@@ -410,7 +435,7 @@ pub(crate) fn control(
         work.wait(Duration::from_millis(20));
         adapt.step(work, Instant::now());
         if reported.elapsed() >= REPORT {
-            report(work.held_bytes(), work.fetchers());
+            report(work.held_bytes(), work.ranges());
             reported = Instant::now();
         }
     }
@@ -437,6 +462,10 @@ impl Adapt {
             return;
         }
         let bytes = work.received_bytes();
+        if work.ranges() == 0 {
+            (self.since, self.bytes) = (now, bytes); // nothing is asked for
+            return;
+        }
         let rate = (bytes - self.bytes) as f64 / elapsed.as_secs_f64();
         (self.since, self.bytes) = (now, bytes);
         let fetchers = work.fetchers();

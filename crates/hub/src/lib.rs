@@ -61,7 +61,7 @@ pub use fetch_plan::{FetchPlan, PlannedFile, RepoCommit};
 pub use file_hashes::FileHashes;
 pub use licence::Licence;
 pub use login::forget_token;
-pub use nearby::{GivenRange, Nearby, TakeRange, WantedFile};
+pub use nearby::{GivenRange, LeaveRange, Nearby, TakeRange, WantedFile};
 pub use origin::{Comparison, Origin, OriginFile};
 pub use pull::{
     Fetched, KeptDownloads, Progress, PullOptions, fetch, fetch_near, forget_partial, plan_of, resolve,

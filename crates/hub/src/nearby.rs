@@ -1,5 +1,7 @@
 //! Who else may have a file than its hub.
 
+use std::time::Duration;
+
 use crate::{Cancel, HubError};
 
 /// A file of which bytes are missing.
@@ -26,15 +28,30 @@ pub struct GivenRange<'a> {
     pub holes: &'a [(u64, u64)],
 }
 
+/// Hears of a range that nobody near gives, by its start and end: the hub is asked for it from then on.
+pub type LeaveRange<'a> = dyn Fn((u64, u64)) + 'a;
+
 /// Keeps one of the ranges that were wanted.
 pub type TakeRange<'a> = dyn FnMut(GivenRange<'_>) -> Result<(), HubError> + 'a;
 
-/// Others that may have a file, asked before its hub: members of a cluster. What they give is believed no
-/// more than what a hub sends.
+/// Others that may have a file: members of a cluster. What they have is not asked of its hub, and what they
+/// give is believed no more than what a hub sends.
 pub trait Nearby: Sync {
-    /// Gives what is to be had of a file to `take`; the rest comes from the hub. Fails only as `take` does,
-    /// or on a wish to end. Blocks.
-    fn give(&self, file: &WantedFile<'_>, cancel: &Cancel, take: &mut TakeRange<'_>) -> Result<(), HubError>;
+    /// Gives what is to be had of a file to `take`. What `leave` hears of comes from the hub meanwhile, and
+    /// in the end all that was not given. Fails only as `take` does, or on a wish to end. Blocks, in a thread
+    /// of its own.
+    fn give(
+        &self,
+        file: &WantedFile<'_>,
+        cancel: &Cancel,
+        leave: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError>;
+
+    /// After so long they are asked again for what nobody fetches yet; without it they are asked once.
+    fn asked_again_after(&self) -> Option<Duration> {
+        None
+    }
 
     /// Who has given something, to be displayed.
     fn givers(&self) -> String;
@@ -42,7 +59,13 @@ pub trait Nearby: Sync {
 
 /// Nobody is near.
 impl Nearby for () {
-    fn give(&self, _: &WantedFile<'_>, _: &Cancel, _: &mut TakeRange<'_>) -> Result<(), HubError> {
+    fn give(
+        &self,
+        _: &WantedFile<'_>,
+        _: &Cancel,
+        _: &LeaveRange<'_>,
+        _: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
         Ok(())
     }
 

@@ -146,7 +146,7 @@ impl Fetch<'_> {
             }
             let Err(trouble) = result else { continue };
             if let Err(error) = self.overcome(trouble, &mut tries) {
-                self.work.end(Some(error));
+                self.work.fail(error);
             }
         }
         self.work.release(fetcher);

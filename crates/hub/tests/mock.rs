@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use exo_hub::{
-    Cancel, Client, CommitFile, Comparison, FetchPlan, Fetched, GivenRange, HubError, KeptDownloads, Nearby,
-    PlannedFile, Progress, PullOptions, Reference, Settings, TakeRange, Token, WantedFile, fetch, fetch_near,
-    resolve,
+    Cancel, Client, CommitFile, Comparison, FetchPlan, Fetched, GivenRange, HubError, KeptDownloads,
+    LeaveRange, Nearby, PlannedFile, Progress, PullOptions, Reference, Settings, TakeRange, Token,
+    WantedFile, fetch, fetch_near, resolve,
 };
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 
@@ -154,7 +154,13 @@ struct Neighbour {
 }
 
 impl Nearby for Neighbour {
-    fn give(&self, file: &WantedFile<'_>, _: &Cancel, take: &mut TakeRange<'_>) -> Result<(), HubError> {
+    fn give(
+        &self,
+        file: &WantedFile<'_>,
+        _: &Cancel,
+        _: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
         let there = file.ranges.iter().filter(|(_, end)| *end <= self.until);
         there.copied().try_for_each(|(start, end)| {
             let mut bytes = self.has[start as usize..end as usize].to_vec();
@@ -244,6 +250,121 @@ fn of_what_a_neighbour_lacks_in_a_range_the_hub_sends_that_alone() {
     let fetched = pull(vec![(0, 3 * CHUNK as u64)]).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
     assert_eq!(bench.hub.sent_bytes(), 11_000 + CHUNK as u64);
+}
+
+/// Has the end of a file from `from` on, and gives it once `is_time` says so.
+struct LateNeighbour<'a> {
+    has: Vec<u8>,
+    from: u64,
+    is_time: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Nearby for LateNeighbour<'_> {
+    fn give(
+        &self,
+        file: &WantedFile<'_>,
+        cancel: &Cancel,
+        leave: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
+        file.ranges.iter().filter(|(start, _)| *start < self.from).for_each(|range| leave(*range));
+        let until = Instant::now() + Duration::from_secs(60);
+        while !(self.is_time)() && Instant::now() < until && !cancel.is_cancelled() {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let there = file.ranges.iter().filter(|(start, _)| *start >= self.from);
+        there.copied().try_for_each(|(start, end)| {
+            let mut bytes = self.has[start as usize..end as usize].to_vec();
+            take(GivenRange { range: (start, end), bytes: &mut bytes, holes: &[] })
+        })
+    }
+
+    fn givers(&self) -> String {
+        "neighbour".to_owned()
+    }
+}
+
+#[test]
+fn while_a_neighbour_gives_what_it_has_the_hub_sends_the_rest_and_that_alone() {
+    let (size, from) = (6 * CHUNK, 2 * CHUNK as u64);
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    // It gives nothing before the hub has sent all of the rest.
+    let is_time = || bench.hub.sent_bytes() >= from;
+    let neighbour = LateNeighbour { has: bytes(size), from, is_time: &is_time };
+    let (options, cancel, mut seen) = (bench.options(), Cancel::default(), Vec::new());
+    let report = &mut |p: &Progress| seen.push(p.done_bytes);
+    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, report).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    assert_eq!(bench.hub.sent_bytes(), from);
+    assert!(seen.is_sorted() && seen.last() == Some(&(size as u64)), "{seen:?}");
+}
+
+/// Has nothing when it is asked first, and everything a moment later.
+struct FillingNeighbour {
+    has: Vec<u8>,
+    asked: AtomicUsize,
+}
+
+impl Nearby for FillingNeighbour {
+    fn give(
+        &self,
+        file: &WantedFile<'_>,
+        _: &Cancel,
+        _: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
+        if self.asked.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        file.ranges.iter().copied().try_for_each(|(start, end)| {
+            let mut bytes = self.has[start as usize..end as usize].to_vec();
+            take(GivenRange { range: (start, end), bytes: &mut bytes, holes: &[] })
+        })
+    }
+
+    fn asked_again_after(&self) -> Option<Duration> {
+        Some(Duration::from_millis(20))
+    }
+
+    fn givers(&self) -> String {
+        "neighbour".to_owned()
+    }
+}
+
+#[test]
+fn what_a_neighbour_has_meanwhile_is_taken_from_it_while_the_hub_sends() {
+    let size = 16 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { bytes_per_s: Some(8 << 20), ..Faults::default() });
+    let neighbour = FillingNeighbour { has: bytes(size), asked: AtomicUsize::new(0) };
+    let (options, cancel, mut seen) = (bench.options(), Cancel::default(), Vec::new());
+    let report = &mut |p: &Progress| seen.push(p.done_bytes);
+    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, report).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    let sent = bench.hub.sent_bytes();
+    assert!(sent <= (size - CHUNK) as u64, "{sent} bytes left the hub of {size}");
+    assert!(seen.is_sorted(), "{seen:?}");
+}
+
+#[test]
+fn what_a_neighbour_has_comes_also_where_the_hub_gives_nothing() {
+    let (size, from) = (6 * CHUNK, 2 * CHUNK as u64);
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    // Of the file alone: what it is was said before.
+    bench.hub.remove("org/repo");
+    let asked = bench.hub.seen().len();
+    let is_time = || bench.hub.seen().len() > asked;
+    let neighbour = LateNeighbour { has: bytes(size), from, is_time: &is_time };
+    let (options, cancel) = (bench.options(), Cancel::default());
+    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {});
+    assert!(fetched.is_err(), "{fetched:?}");
+    assert_eq!(plan.verified_bytes(&options.root), size as u64 - from);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
 use exo_api::{CheckView, NodeView};
+use exo_machine::Holder;
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{DialError, Endpoint, FrameError, FrameLimits, FrameReader, FrameWriter};
 use exo_types::{DeviceId, ModelId, NodeId, Transport};
@@ -298,12 +299,8 @@ impl Fetcher {
 
     /// Dials a member as the cluster's view has it; an error says why it is not reached.
     pub async fn dial_member(endpoint: &Endpoint, node: &NodeView) -> Result<Self, MemberError> {
-        if node.status.is_gone() {
-            return Err(MemberError::Gone);
-        }
-        let id: NodeId = node.id.parse().map_err(|_| MemberError::NoId)?;
-        let addresses: Vec<_> = node.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-        Ok(Self::dial(endpoint, id, &addresses).await?)
+        let Holder { node, addresses } = holder_of(node)?;
+        Ok(Self::dial(endpoint, node, &addresses).await?)
     }
 
     /// The manifest of a model, checked against its id.
@@ -433,37 +430,43 @@ impl Fetcher {
         postcard::from_bytes(&bytes).map_err(wrong)
     }
 
-    /// Fills `bytes`, which lies at `start` of a file, with chunks of it, each verified against the manifest
-    /// as far as that knows it. Those that the member refuses or sends wrong are noted in `refused`.
-    pub async fn read(
+    /// Gives its share of some chunks to `place`, each verified against the manifest as far as that knows it,
+    /// until that takes no more. Those that the member refuses or sends wrong are noted in `refused`.
+    pub async fn read<P: FnMut(ChunkRef, bytes::Bytes) -> bool>(
         &mut self,
         (model, manifest): (ModelId, &Manifest),
-        chunks: &[ChunkRef],
-        (start, bytes): (u64, &mut [u8]),
+        share: &ChunkShare<'_>,
         refused: &mut RefusedChunks,
+        place: &mut P,
     ) -> Result<(), FetchError> {
-        let holder = self.holder;
-        let all = SharedChunks::new(chunks);
-        let share = all.whole();
-        let mut asked = AskedChunks::new((model, manifest), &share, ChunkSource::Disk);
-        let mut place = |chunk: ChunkRef, came: &[u8]| {
-            let wrong = |reason: String| FetchError::Wrong { holder, reason };
-            let at = manifest.chunk_start(chunk).checked_sub(start).map(|at| at as usize);
-            let into = at.and_then(|at| bytes.get_mut(at..at.checked_add(came.len())?));
-            let into = into.filter(|_| manifest.chunk_len(chunk) == Some(came.len() as u64));
-            let into = into.ok_or_else(|| wrong(format!("{chunk} has {} bytes", came.len())))?;
-            if manifest.chunk_hash(chunk).is_some_and(|hash| blake3::hash(came) != *hash) {
-                return Err(wrong(format!("{chunk} has another hash")));
-            }
-            into.copy_from_slice(came);
-            Ok(())
-        };
+        let mut asked = AskedChunks::new((model, manifest), share, ChunkSource::Disk);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
-            if let Err(error) = answer.and_then(|came| place(chunk, &came)) {
-                refused.note(Instant::now(), chunk, error)?;
+            let checked = answer.and_then(|came| self.checked(manifest, chunk, came));
+            let is_here = checked.is_ok();
+            match checked {
+                Ok(came) => {
+                    if !place(chunk, came) {
+                        return Ok(());
+                    }
+                }
+                Err(error) => refused.note(Instant::now(), chunk, error)?,
             }
+            share.answered(Instant::now(), chunk, is_here);
         }
+        share.end();
         Ok(())
+    }
+
+    /// What came, if it is the chunk.
+    fn checked(&self, manifest: &Manifest, chunk: ChunkRef, came: bytes::Bytes) -> ChunkAnswer {
+        let wrong = |reason: String| Err(FetchError::Wrong { holder: self.holder, reason });
+        if manifest.chunk_len(chunk) != Some(came.len() as u64) {
+            return wrong(format!("{chunk} has {} bytes", came.len()));
+        }
+        if manifest.chunk_hash(chunk).is_some_and(|hash| blake3::hash(&came) != *hash) {
+            return wrong(format!("{chunk} has another hash"));
+        }
+        Ok(came)
     }
 
     /// Asks for a burst of 1 MiB, and measures all but its beginning: bytes, and how long they took.
@@ -543,6 +546,16 @@ impl Fetcher {
             kind => Err(FetchError::Wrong { holder, reason: format!("a frame of kind {kind}") }),
         }
     }
+}
+
+/// Where a member is reached, as the cluster's view has it.
+pub(crate) fn holder_of(node: &NodeView) -> Result<Holder, MemberError> {
+    if node.status.is_gone() {
+        return Err(MemberError::Gone);
+    }
+    let addresses = node.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+    let node: NodeId = node.id.parse().map_err(|_| MemberError::NoId)?;
+    Ok(Holder { node, addresses })
 }
 
 async fn keep(

@@ -5,6 +5,7 @@
 //! carries the last one out, so that two in a row cannot meet half way. Downloads that are not over are kept
 //! in a file and go on when the node starts again, but for the node of a command's while.
 
+mod assembly;
 mod members;
 mod pull;
 mod rate;

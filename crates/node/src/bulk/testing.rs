@@ -15,6 +15,8 @@ pub(crate) type FakeAnswer = Box<dyn Fn(Ask) -> (u8, Vec<u8>) + Send + Sync>;
 
 /// Instead of an answer: the member says nothing more over this channel.
 pub(crate) const KIND_SILENT: u8 = u8::MAX;
+/// Instead of an answer: the member closes this channel.
+pub(crate) const KIND_HANGS_UP: u8 = u8::MAX - 1;
 
 /// The member, and an endpoint that it knows.
 pub(crate) struct FakeMember {
@@ -63,6 +65,9 @@ impl FakeMember {
                         let (kind, bytes) = answer(ask);
                         if kind == KIND_SILENT {
                             std::future::pending::<()>().await;
+                        }
+                        if kind == KIND_HANGS_UP {
+                            return;
                         }
                         tokio::time::sleep(takes).await;
                         if writer.send(kind, &[&bytes]).await.is_err() {

@@ -1,35 +1,41 @@
-//! Files of a download from members that have them, whole or in layers: they are asked before the hub.
+//! Files of a download from members that have them, whole or in layers: up to three at once, and no chunk
+//! that they have is asked of the hub.
 //!
-//! A member names the model that has the file; its chunks are then asked for and checked as those of layers
-//! are. That it is the hub's file the SHA-256 of all of it says, as of what a hub sends.
+//! A member names the model that has the file; its chunks are then asked for, shared among members and
+//! checked as those of layers are. That it is the hub's file the SHA-256 of all of it says, as of what a hub
+//! sends.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::RefCell;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use exo_api::{ClusterView, NodeView};
-use exo_hub::{Cancel, GivenRange, HubError, Nearby, TakeRange, WantedFile};
+use exo_hub::{Cancel, HubError, LeaveRange, Nearby, TakeRange, WantedFile};
+use exo_machine::Holder;
 use exo_store::{ChunkRef, HeldMap, Manifest};
 use exo_transport::Endpoint;
 use exo_types::ModelId;
+use futures_util::StreamExt;
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 use super::DownloadsInner;
-use crate::bulk::RefusedChunks;
-use crate::bulk::{Fetcher, MemberError};
+use super::assembly::{Assembly, Layout};
+use crate::bulk::{ChunkShare, FetchError, Fetcher, MemberError, holder_of};
+use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
 use exo_accelerators::chain;
 
+/// Between two looks at what members have meanwhile, of what the hub is not sending yet.
+const AGAIN_AFTER: Duration = Duration::from_secs(20);
 /// Between two looks at a wish to end.
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
-/// Holes in a range for which the hub is asked hole by hole: one request each.
-const HOLES_MAX: usize = 8;
-/// Ranges with holes that are kept in memory until the others are there: of 4 MiB each.
-const WITH_HOLES_MAX: usize = 16;
 
 /// The members of this node's cluster.
 pub struct Members<'a> {
     shared: &'a DownloadsInner,
+    runtime: Handle,
     state: Mutex<State>,
 }
 
@@ -44,54 +50,80 @@ struct State {
 /// What a member has of the file.
 struct MemberCopy {
     member: String,
-    fetcher: Fetcher,
+    holder: Holder,
     model: ModelId,
     manifest: Manifest,
-    file: u32,
+    layout: Layout,
     /// Of layers; `None` where it has the whole model.
     held: Option<HeldMap>,
     refused: RefusedChunks,
 }
 
 impl MemberCopy {
-    /// The chunk that begins at `at`, and its end, if the member has it and it ends before `end_max`.
-    fn chunk_at(&self, at: u64, end_max: u64) -> Option<(ChunkRef, u64)> {
-        let index = u32::try_from(at / u64::from(self.manifest.chunk_bytes)).ok()?;
-        let chunk = ChunkRef { file: self.file, index };
-        let end = at + self.manifest.chunk_len(chunk)?;
-        let is_here = self.held.as_ref().is_none_or(|held| held.has(chunk));
-        let is_here = is_here && !self.refused.has(chunk);
-        (is_here && self.manifest.chunk_start(chunk) == at && end <= end_max).then_some((chunk, end))
+    fn has(&self, chunk: ChunkRef) -> bool {
+        self.held.as_ref().is_none_or(|held| held.has(chunk)) && !self.refused.has(chunk)
+    }
+
+    /// Gives its share of the file; `None` if it failed: nothing more of the file is asked of it then.
+    async fn give(
+        mut self,
+        endpoint: &Endpoint,
+        share: ChunkShare<'_>,
+        assembly: &RefCell<Assembly<'_, '_>>,
+    ) -> Option<Self> {
+        if !share.offer(|chunk| self.has(chunk)) {
+            return Some(self);
+        }
+        // One that waited for its turn would have hung up by now.
+        let dialled = tokio::select! {
+            biased;
+            () = share.over() => return Some(self),
+            dialled = Fetcher::dial(endpoint, self.holder.node, &self.holder.addresses) => dialled,
+        };
+        let given = match dialled {
+            Ok(fetcher) => self.give_over(fetcher, &share, assembly).await,
+            Err(error) => Err(error),
+        };
+        match given {
+            Ok(()) => Some(self),
+            Err(error) => {
+                error.report();
+                None
+            }
+        }
+    }
+
+    async fn give_over(
+        &mut self,
+        mut fetcher: Fetcher,
+        share: &ChunkShare<'_>,
+        assembly: &RefCell<Assembly<'_, '_>>,
+    ) -> Result<(), FetchError> {
+        let (member, manifest) = (&self.member, &self.manifest);
+        let mut place = |chunk: ChunkRef, came: bytes::Bytes| {
+            assembly.borrow_mut().put(member, manifest.chunk_start(chunk), &came)
+        };
+        fetcher.read((self.model, manifest), share, &mut self.refused, &mut place).await
     }
 }
 
 impl<'a> Members<'a> {
-    /// Of the cluster as it is when they are asked.
+    /// Of the cluster as it is when they are asked. Must be called within the node's runtime.
     pub fn new(shared: &'a DownloadsInner) -> Self {
-        Self { shared, state: Mutex::default() }
+        Self { shared, runtime: Handle::current(), state: Mutex::default() }
     }
 
-    async fn take(&self, file: &WantedFile<'_>, take: &mut TakeRange<'_>) -> Result<(), HubError> {
-        let mut copies = self.copies(file).await;
-        // The rest of them comes from the hub, which may be slow to answer: members would not wait for that.
-        let mut with_holes = Vec::new();
-        for &range in file.ranges {
-            if copies.is_empty() {
-                break;
-            }
-            let Some(mut brought) = bring(&mut copies, range).await else { continue };
-            self.lock().givers.append(&mut brought.givers);
-            match brought.holes.is_empty() {
-                true => take(GivenRange { range, bytes: &mut brought.bytes, holes: &[] })?,
-                false if with_holes.len() < WITH_HOLES_MAX => with_holes.push((range, brought)),
-                false => {} // as if nobody had it
-            }
-        }
-        drop(copies);
-        for (range, mut brought) in with_holes {
-            take(GivenRange { range, bytes: &mut brought.bytes, holes: &brought.holes })?;
-        }
-        Ok(())
+    async fn take(
+        &self,
+        file: &WantedFile<'_>,
+        leave: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
+        let copies = self.copies(file).await;
+        let endpoint = self.shared.library.endpoint();
+        let (mut givers, taken) = gather(endpoint, copies, file.ranges, leave, take).await;
+        self.lock().givers.append(&mut givers);
+        taken
     }
 
     /// What members have of the file, that of the nearest first.
@@ -123,13 +155,23 @@ impl<'a> Members<'a> {
 }
 
 impl Nearby for Members<'_> {
-    fn give(&self, file: &WantedFile<'_>, cancel: &Cancel, take: &mut TakeRange<'_>) -> Result<(), HubError> {
-        Handle::current().block_on(async {
+    fn give(
+        &self,
+        file: &WantedFile<'_>,
+        cancel: &Cancel,
+        leave: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
+        self.runtime.block_on(async {
             tokio::select! {
-                taken = self.take(file, take) => taken,
+                taken = self.take(file, leave, take) => taken,
                 () = cancelled(cancel) => Err(HubError::Cancelled),
             }
         })
+    }
+
+    fn asked_again_after(&self) -> Option<Duration> {
+        Some(AGAIN_AFTER)
     }
 
     fn givers(&self) -> String {
@@ -162,7 +204,8 @@ async fn copy_of(
     node: &NodeView,
     file: &WantedFile<'_>,
 ) -> Result<Option<MemberCopy>, MemberError> {
-    let mut fetcher = Fetcher::dial_member(endpoint, node).await?;
+    let holder = holder_of(node)?;
+    let mut fetcher = Fetcher::dial(endpoint, holder.node, &holder.addresses).await?;
     let Some(copy) = fetcher.copy_of(file.sha256).await? else { return Ok(None) };
     let manifest = fetcher.manifest(copy.model).await?;
     // It may have become another file of that name.
@@ -173,216 +216,228 @@ async fn copy_of(
         Some(_) => Some(fetcher.held(&manifest).await?.held),
         None => None,
     };
-    let (member, model, file) = (node.name.clone(), copy.model, copy.file);
-    let refused = RefusedChunks::default();
-    Ok(Some(MemberCopy { member, fetcher, model, manifest, file, held, refused }))
+    let layout = Layout { file: copy.file, size: file.size, chunk_bytes: manifest.chunk_bytes };
+    let (member, refused) = (node.name.clone(), RefusedChunks::default());
+    Ok(Some(MemberCopy { member, holder, model: copy.model, manifest, layout, held, refused }))
 }
 
-/// A range, put together of what members have.
-struct BroughtRange {
-    bytes: Vec<u8>,
-    /// Start and end in the file of what nobody gave.
-    holes: Vec<(u64, u64)>,
-    givers: BTreeSet<String>,
-}
-
-/// Which copy is asked for which chunks of a range, and what no copy has of it.
-#[derive(PartialEq, Eq, Debug)]
-struct RangePlan {
-    /// Chunks and their ends, by copy.
-    chunks: BTreeMap<usize, Vec<(ChunkRef, u64)>>,
-    /// Start and end in the file.
-    holes: Vec<(u64, u64)>,
-}
-
-impl RangePlan {
-    /// `came` has the start and end of what is here; `chunk_at` finds who has the chunk that begins there.
-    /// What nobody has is counted in steps of the smallest chunks.
-    fn new(
-        (start, end): (u64, u64),
-        step: u64,
-        came: &BTreeMap<u64, u64>,
-        chunk_at: impl Fn(u64) -> Option<(usize, ChunkRef, u64)>,
-    ) -> Self {
-        let (mut chunks, mut holes): (BTreeMap<usize, Vec<_>>, Vec<(u64, u64)>) = Default::default();
-        let mut at = start;
-        while at < end {
-            let next = if let Some(came_end) = came.get(&at) {
-                *came_end
-            } else if let Some((copy, chunk, chunk_end)) = chunk_at(at) {
-                chunks.entry(copy).or_default().push((chunk, chunk_end));
-                chunk_end
-            } else {
-                let next = (at / step.max(1)).saturating_add(1).saturating_mul(step).clamp(at + 1, end);
-                match holes.last_mut().filter(|(_, hole_end)| *hole_end == at) {
-                    Some(hole) => hole.1 = next,
-                    None => holes.push((at, next)),
-                }
-                next
-            };
-            at = next;
+/// Those that cut the file alike, the largest group first.
+fn by_layout(copies: Vec<MemberCopy>) -> Vec<(Layout, Vec<MemberCopy>)> {
+    let mut groups: Vec<(Layout, Vec<MemberCopy>)> = Vec::new();
+    for copy in copies {
+        match groups.iter_mut().find(|(layout, _)| *layout == copy.layout) {
+            Some((_, group)) => group.push(copy),
+            None => groups.push((copy.layout, vec![copy])),
         }
-        Self { chunks, holes }
     }
-
-    fn of(copies: &[MemberCopy], came: &BTreeMap<u64, u64>, range: (u64, u64)) -> Self {
-        let step = copies.iter().map(|copy| u64::from(copy.manifest.chunk_bytes)).min();
-        Self::new(range, step.unwrap_or(u64::MAX), came, |at| {
-            let has = |(index, copy): (usize, &MemberCopy)| {
-                let (chunk, chunk_end) = copy.chunk_at(at, range.1)?;
-                Some((index, chunk, chunk_end))
-            };
-            copies.iter().enumerate().find_map(has)
-        })
-    }
-
-    /// Whether most of the range comes of it, and few requests bring the rest.
-    fn is_worth_it(&self, (start, end): (u64, u64)) -> bool {
-        let missing_bytes: u64 = self.holes.iter().map(|(from, to)| to - from).sum();
-        self.holes.len() <= HOLES_MAX && missing_bytes <= (end - start) / 2
-    }
+    groups.sort_by_key(|(_, group)| Reverse(group.len()));
+    groups
 }
 
-/// Brings a range, but for what no member gives of it; `None` if that is much. What a member refuses, or
-/// sends wrong, the next one is asked for; of one that fails, or that does so often, nothing more is taken.
-async fn bring(copies: &mut Vec<MemberCopy>, range: (u64, u64)) -> Option<BroughtRange> {
-    let (start, end) = range;
-    let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
-    let (mut came, mut givers) = (BTreeMap::new(), BTreeSet::new());
-    // Each round but the last asks a member for nothing more, or for one chunk less.
-    'again: loop {
-        let chunks = match RangePlan::of(copies, &came, range) {
-            plan if !plan.is_worth_it(range) => return None,
-            plan if plan.chunks.is_empty() => {
-                return Some(BroughtRange { bytes, holes: plan.holes, givers });
-            }
-            plan => plan.chunks,
+/// Brings what members have of these ranges, each chunk from one of a few that are asked at once. What a
+/// member refuses, sends wrong or does not give in its time the others are asked for; of one that fails, or
+/// refuses often, nothing more is taken.
+async fn gather(
+    endpoint: &Endpoint,
+    copies: Vec<MemberCopy>,
+    ranges: &[(u64, u64)],
+    leave: &LeaveRange<'_>,
+    take: &mut TakeRange<'_>,
+) -> (BTreeSet<String>, Result<(), HubError>) {
+    let groups = by_layout(copies);
+    let parts = |range: (u64, u64)| -> Vec<(u64, u64)> {
+        let parts_of = |(layout, group): &(Layout, Vec<MemberCopy>)| -> Vec<(u64, u64)> {
+            let chunks = layout.chunks_in(range);
+            let held = chunks.filter(|(chunk, _)| group.iter().any(|copy| copy.has(*chunk)));
+            held.map(|(_, part)| part).collect()
         };
-        for (index, chunks) in chunks {
-            let MemberCopy { member, fetcher, model, manifest, refused, .. } = &mut copies[index];
-            let asked: Vec<ChunkRef> = chunks.iter().map(|(chunk, _)| *chunk).collect();
-            if let Err(error) = fetcher.read((*model, manifest), &asked, (start, &mut bytes), refused).await {
-                error.report();
-                copies.remove(index);
-                continue 'again;
-            }
-            let given = chunks.into_iter().filter(|(chunk, _)| !refused.has(*chunk));
-            let before = came.len();
-            came.extend(given.map(|(chunk, chunk_end)| (manifest.chunk_start(chunk), chunk_end)));
-            if came.len() > before {
-                givers.insert(member.clone());
+        groups.iter().flat_map(parts_of).collect()
+    };
+    let assembly = RefCell::new(Assembly::new(ranges, parts, leave, take));
+    for (layout, mut group) in groups {
+        loop {
+            let missing = assembly.borrow().missing(layout);
+            let shared = SharedChunks::new(&missing);
+            let asks: Vec<_> =
+                group.into_iter().map(|copy| copy.give(endpoint, shared.share(), &assembly)).collect();
+            let answers: Vec<_> =
+                futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect().await;
+            group = answers.into_iter().flatten().collect();
+            if !shared.came_back() || assembly.borrow().is_over() {
+                break;
             }
         }
     }
+    assembly.into_inner().finish()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, LazyLock};
+
+    use exo_hub::GivenRange;
     use exo_store::{FileEntry, ModelKind};
 
     use super::*;
-    use crate::bulk::testing::FakeMember;
+    use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_HANGS_UP};
     use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
 
-    const CHUNK: u64 = 64 << 10;
+    const CHUNK: usize = 64 << 10;
     /// Of the file that members have.
-    const FILE_BYTES: usize = 8 * CHUNK as usize;
+    const COUNT: usize = 64;
+    static FILE: LazyLock<Vec<u8>> =
+        LazyLock::new(|| (0..COUNT * CHUNK).map(|at| (at / 251) as u8 ^ at as u8).collect());
 
-    fn file() -> Vec<u8> {
-        (0..FILE_BYTES).map(|at| (at / 251) as u8 ^ at as u8).collect()
-    }
-
-    /// A member whose model has the file in chunks of that size, and that refuses one of them.
-    async fn member(name: &str, chunk_bytes: usize, refused: u32) -> (FakeMember, MemberCopy) {
-        let answering = move |ask| match ask {
-            Ask::Chunk { chunk, .. } if chunk.index != refused => {
-                let at = chunk.index as usize * chunk_bytes;
-                (KIND_BYTES, file()[at..at + chunk_bytes].to_vec())
-            }
-            _ => (KIND_REFUSED, b"damaged".to_vec()),
-        };
-        let member = FakeMember::start(answering).await;
-        let chunks = file().chunks(chunk_bytes).map(|chunk| *blake3::hash(chunk).as_bytes()).collect();
-        let (size, head_bytes, shared) = (FILE_BYTES as u64, 0, Vec::new());
+    /// A member whose model has the file in chunks of that size.
+    fn copy_at(member: &FakeMember, name: &str, chunk_bytes: usize) -> MemberCopy {
+        let chunks = FILE.chunks(chunk_bytes).map(|chunk| *blake3::hash(chunk).as_bytes()).collect();
+        let (size, head_bytes, shared) = ((COUNT * CHUNK) as u64, 0, Vec::new());
         let entry = FileEntry { name: "m.gguf".to_owned(), size, head_bytes, shared, chunks };
-        let manifest = Manifest {
-            version: 1,
-            name: "m".to_owned(),
-            kind: ModelKind::Gguf,
-            chunk_bytes: chunk_bytes as u32,
-            files: vec![entry],
-            hub: None,
-        };
-        let (fetcher, model) = (member.dialled().await, manifest.root());
-        let (held, refused) = (None, RefusedChunks::default());
-        let copy = MemberCopy { member: name.to_owned(), fetcher, model, manifest, file: 0, held, refused };
-        (member, copy)
-    }
-
-    /// Chunks of 64 KiB at one member, of 128 at the other: what the one refuses comes of the other where a
-    /// chunk of it begins there, and is a hole elsewhere.
-    #[tokio::test]
-    async fn members_with_chunks_of_two_sizes_complete_each_other() {
-        let (small, large) = (CHUNK as usize, 2 * CHUNK as usize);
-        let none = u32::MAX;
-        type Case = (u32, u32, bool, &'static [(u64, u64)], &'static [&'static str]);
-        let cases: [Case; 4] = [
-            (2, none, false, &[], &["large", "small"]),
-            (3, none, false, &[(3 * CHUNK, 4 * CHUNK)], &["small"]),
-            (none, 1, true, &[], &["large", "small"]),
-            (3, 1, true, &[(3 * CHUNK, 4 * CHUNK)], &["large", "small"]),
-        ];
-        for (small_refuses, large_refuses, is_large_first, holes, givers) in cases {
-            let (_one, first) = member("small", small, small_refuses).await;
-            let (_other, second) = member("large", large, large_refuses).await;
-            let mut copies = vec![first, second];
-            if is_large_first {
-                copies.reverse();
-            }
-            let brought = bring(&mut copies, (0, FILE_BYTES as u64)).await.unwrap();
-            assert_eq!(brought.holes, holes, "{small_refuses} {large_refuses}");
-            assert_eq!(brought.givers.iter().map(String::as_str).collect::<Vec<_>>(), givers);
-            let mut expected = file();
-            for (from, to) in holes {
-                expected[*from as usize..*to as usize].fill(0);
-            }
-            assert!(brought.bytes == expected, "{small_refuses} {large_refuses}");
-            assert_eq!(copies.len(), 2, "who refuses a chunk is asked for others");
+        let (name_of_model, chunk_bytes) = ("m".to_owned(), chunk_bytes as u32);
+        let (kind, files) = (ModelKind::Gguf, vec![entry]);
+        let manifest = Manifest { version: 1, name: name_of_model, kind, chunk_bytes, files, hub: None };
+        MemberCopy {
+            member: name.to_owned(),
+            holder: Holder { node: member.node, addresses: vec![member.address] },
+            model: manifest.root(),
+            manifest,
+            layout: Layout { file: 0, size, chunk_bytes },
+            held: None,
+            refused: RefusedChunks::default(),
         }
     }
 
-    /// A plan for `count` chunks from the 64th of a file on; `has` says which copy has a chunk.
-    fn plan(count: u64, came: &[u64], has: impl Fn(u64) -> Option<usize>) -> (RangePlan, (u64, u64)) {
-        let range = (64 * CHUNK, (64 + count) * CHUNK);
-        let came = came.iter().map(|index| (index * CHUNK, (index + 1) * CHUNK)).collect();
-        let plan = RangePlan::new(range, CHUNK, &came, |at| {
-            let index = at / CHUNK;
-            Some((has(index)?, ChunkRef { file: 0, index: index as u32 }, at + CHUNK))
-        });
-        (plan, range)
+    /// Answers with chunks of that size, of which `send` makes what is sent; notes which was asked for.
+    fn answers(
+        chunk_bytes: usize,
+        asked: Arc<Mutex<Vec<u32>>>,
+        send: impl Fn(u32, Vec<u8>) -> (u8, Vec<u8>) + Send + Sync + 'static,
+    ) -> FakeAnswer {
+        Box::new(move |ask| {
+            let Ask::Chunk { chunk, .. } = ask else { return (KIND_REFUSED, b"no chunk".to_vec()) };
+            asked.lock().unwrap().push(chunk.index);
+            let at = chunk.index as usize * chunk_bytes;
+            send(chunk.index, FILE[at..at + chunk_bytes].to_vec())
+        })
     }
 
-    #[test]
-    fn what_no_member_has_of_a_range_is_a_hole_and_the_rest_comes_from_who_has_it() {
-        let (plan, range) = plan(64, &[64, 65], |index| match index {
-            70 | 71 | 90 => None,
-            index => Some((index % 2) as usize),
-        });
-        assert_eq!(plan.holes, [(70 * CHUNK, 72 * CHUNK), (90 * CHUNK, 91 * CHUNK)]);
-        let asked: usize = plan.chunks.values().map(Vec::len).sum();
-        assert_eq!((asked, plan.chunks.len()), (64 - 2 - 3, 2));
-        assert!(plan.is_worth_it(range));
+    /// What came of the file, with zeros for holes; the holes; and who gave something.
+    async fn gathered(
+        endpoint: &Endpoint,
+        copies: Vec<MemberCopy>,
+        ranges: &[(u64, u64)],
+    ) -> (Vec<u8>, Vec<(u64, u64)>, BTreeSet<String>) {
+        let (mut bytes, mut all_holes) = (vec![0u8; COUNT * CHUNK], Vec::<(u64, u64)>::new());
+        let mut take = |given: GivenRange<'_>| {
+            let (start, end) = given.range;
+            bytes[start as usize..end as usize].copy_from_slice(given.bytes);
+            all_holes.extend_from_slice(given.holes);
+            Ok::<(), HubError>(())
+        };
+        let leave = |_: (u64, u64)| {};
+        let (givers, end) = gather(endpoint, copies, ranges, &leave, &mut take).await;
+        end.unwrap();
+        (bytes, all_holes, givers)
     }
 
-    #[test]
-    fn a_range_of_which_little_or_only_scattered_chunks_are_there_is_left_to_the_hub() {
-        let (half, range) = plan(64, &[], |index| (index >= 64 + 32).then_some(0));
-        assert!(half.is_worth_it(range));
-        let (less, range) = plan(64, &[], |index| (index >= 64 + 33).then_some(0));
-        assert!(!less.is_worth_it(range));
-        let (scattered, range) = plan(64, &[], |index| (index % 5 != 0).then_some(0));
-        assert!(scattered.holes.len() > HOLES_MAX && !scattered.is_worth_it(range));
-        let (none, range) = plan(64, &[], |_| None);
-        assert!(none.holes == [range] && !none.is_worth_it(range));
+    /// Chunks of 64 KiB at one member, of 128 at the other: what the one refuses comes of the other, and is a
+    /// hole where that refuses it, too.
+    #[tokio::test]
+    async fn members_with_chunks_of_two_sizes_complete_each_other() {
+        let (small, large, none) = (CHUNK, 2 * CHUNK, u32::MAX);
+        let hole = (3 * CHUNK as u64, 4 * CHUNK as u64);
+        type Case = (u32, u32, bool, &'static [&'static str]);
+        let cases: [Case; 4] = [
+            (3, none, false, &["large", "small"]),
+            (none, 1, true, &["large", "small"]),
+            (3, 1, true, &["large", "small"]),
+            (none, 1, false, &["small"]),
+        ];
+        for (small_refuses, large_refuses, is_large_first, expected_givers) in cases {
+            let but = |refused: u32| {
+                move |index: u32, bytes: Vec<u8>| match index == refused {
+                    true => (KIND_REFUSED, b"damaged".to_vec()),
+                    false => (KIND_BYTES, bytes),
+                }
+            };
+            let both = vec![
+                answers(small, Arc::default(), but(small_refuses)),
+                answers(large, Arc::default(), but(large_refuses)),
+            ];
+            let members = FakeMember::start_all(both, Duration::ZERO).await;
+            let mut copies = vec![copy_at(&members[0], "small", small), copy_at(&members[1], "large", large)];
+            if is_large_first {
+                copies.reverse();
+            }
+            let ranges = [(0, (COUNT * CHUNK) as u64)];
+            let (bytes, holes, givers) = gathered(&members[0].own, copies, &ranges).await;
+            let is_hole = small_refuses == 3 && large_refuses == 1;
+            let mut expected = FILE.to_vec();
+            if is_hole {
+                expected[3 * CHUNK..4 * CHUNK].fill(0);
+            }
+            let expected_holes = if is_hole { vec![hole] } else { Vec::new() };
+            assert_eq!(holes, expected_holes, "{small_refuses} {large_refuses}");
+            assert_eq!(givers.iter().map(String::as_str).collect::<Vec<_>>(), expected_givers);
+            assert!(bytes == expected, "{small_refuses} {large_refuses}");
+        }
+    }
+
+    /// Brings the file from two members that take a moment for each answer, of which the second makes
+    /// something of its own of its chunks. What each was asked for.
+    async fn asked_of_two(
+        second: impl Fn(usize, Vec<u8>) -> (u8, Vec<u8>) + Send + Sync + 'static,
+    ) -> [Vec<u32>; 2] {
+        let asked: [Arc<Mutex<Vec<u32>>>; 2] = Default::default();
+        let counted = asked[1].clone();
+        let both = vec![
+            answers(CHUNK, asked[0].clone(), |_, bytes| (KIND_BYTES, bytes)),
+            answers(CHUNK, asked[1].clone(), move |_, bytes| second(counted.lock().unwrap().len(), bytes)),
+        ];
+        let members = FakeMember::start_all(both, Duration::from_millis(5)).await;
+        let copies = vec![copy_at(&members[0], "ann", CHUNK), copy_at(&members[1], "bob", CHUNK)];
+        let step = 4 * CHUNK as u64;
+        let ranges: Vec<(u64, u64)> =
+            (0..COUNT as u64 / 4).map(|number| (number * step, (number + 1) * step)).collect();
+        let (bytes, holes, _) = gathered(&members[0].own, copies, &ranges).await;
+        assert!(bytes == *FILE && holes.is_empty(), "{holes:?}");
+        asked.map(|of_one| of_one.lock().unwrap().clone())
+    }
+
+    #[tokio::test]
+    async fn two_members_share_a_file_and_each_is_asked_for_its_chunks_alone() {
+        let asked = asked_of_two(|_, bytes| (KIND_BYTES, bytes)).await;
+        assert!(asked.iter().all(|of_one| !of_one.is_empty()), "{asked:?}");
+        let mut of_both = asked.concat();
+        of_both.sort_unstable();
+        assert_eq!(of_both, (0..COUNT as u32).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn of_a_member_that_dies_in_the_middle_what_it_gave_stays_and_the_rest_comes_from_the_other() {
+        let dies = |count: usize, bytes: Vec<u8>| {
+            if count > 4 { (KIND_HANGS_UP, bytes) } else { (KIND_BYTES, bytes) }
+        };
+        let [first, second] = asked_of_two(dies).await;
+        assert_eq!(second.len(), 5, "it hung up at the fifth: {second:?}");
+        assert!((COUNT - 4..COUNT).contains(&first.len()), "{first:?}");
+    }
+
+    #[tokio::test]
+    async fn what_a_member_sends_wrong_comes_from_the_other_and_one_that_often_does_is_given_up() {
+        let [first, second] = asked_of_two(|count, mut bytes| {
+            bytes[0] ^= u8::from(count == 2);
+            (KIND_BYTES, bytes)
+        })
+        .await;
+        assert_eq!(first.len() + second.len(), COUNT + 1, "one chunk came twice");
+        assert!(second.len() > 2, "it goes on giving its others: {second:?}");
+        let [first, second] = asked_of_two(|_, mut bytes| {
+            bytes[0] ^= 1;
+            (KIND_BYTES, bytes)
+        })
+        .await;
+        assert_eq!(first.len(), COUNT);
+        assert!(!second.is_empty() && second.len() < 20, "{second:?}");
     }
 }

@@ -11,7 +11,7 @@ use exo_types::ModelId;
 use tokio::sync::mpsc;
 
 use super::Library;
-use crate::bulk::{FetchError, Fetcher, RefusedChunks};
+use crate::bulk::{FetchError, Fetcher, RefusedChunks, SharedChunks};
 use crate::hub_bytes::HubBytesError;
 use crate::library_error::LibraryError;
 
@@ -102,12 +102,10 @@ impl Library {
         let mut fetcher = Fetcher::dial(self.endpoint(), holder.node, &holder.addresses).await?;
         let mut refused = RefusedChunks::default();
         for chunk in missing.clone() {
-            let mut bytes = vec![0; manifest.chunk_len(chunk).unwrap_or(0) as usize];
-            let place = (manifest.chunk_start(chunk), bytes.as_mut_slice());
-            fetcher.read((id, manifest), &[chunk], place, &mut refused).await?;
-            if refused.has(chunk) {
-                continue;
-            }
+            let (asked, mut given) = (SharedChunks::new(&[chunk]), None);
+            let mut keep = |_: ChunkRef, came: bytes::Bytes| given.replace(came).is_none();
+            fetcher.read((id, manifest), &asked.whole(), &mut refused, &mut keep).await?;
+            let Some(bytes) = given else { continue };
             let store = self.store().clone();
             let written = tokio::task::spawn_blocking(move || store.repair_chunk(id, chunk, &bytes)).await;
             let written = written.map_err(LibraryError::from).and_then(|written| Ok(written?));
