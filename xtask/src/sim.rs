@@ -35,7 +35,7 @@ pub struct SimArgs {
     /// So many seconds of simulated time
     #[arg(long)]
     seconds: Option<u64>,
-    /// What the run is about: faults, everything, quiet, join, lies, wire or strangers
+    /// What the run is about: faults, everything, quiet, join, lies, wire, strangers or window
     #[arg(long)]
     kind: Option<String>,
     /// Print inputs and effects

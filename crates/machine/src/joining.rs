@@ -240,7 +240,7 @@ pub struct Joining {
     /// Dials of members that were announced: of their own, or a flood of the others would be one of these
     /// (decision 0078).
     member_dials: Dials,
-    /// Addresses of which a key was proven and no answer came, until when that counts.
+    /// Addresses at which a key was proven and that held this node up, until when that counts.
     stalled: BTreeMap<IpAddr, Time>,
     grant: Option<Grant>,
     /// Clusters that this node left.

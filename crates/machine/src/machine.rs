@@ -159,6 +159,10 @@ impl NodeMachine {
     }
 
     fn begin(mut self) -> (Self, Vec<Effect>) {
+        #[cfg(feature = "planted")]
+        if self.has_bug(crate::planted::Bug::WindowByClockAlone) {
+            self.window_ends = Time(u64::MAX);
+        }
         self.tell_standing();
         self.members_changed();
         self.report_now();

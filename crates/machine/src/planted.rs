@@ -78,6 +78,12 @@ pub enum Bug {
     OpenDoor,
     /// Whoever asks for entries of the log of trust is told them.
     TellsStrangers,
+    /// Who asks while the window is open is let in from wherever it asks.
+    FarWindow,
+    /// The time that nodes run ends no window.
+    WindowByClockAlone,
+    /// A node that is not new any more asks whom it finds to let it in.
+    AlwaysNew,
     /// One of a scheduler.
     Scheduler(SchedulerBug),
 }

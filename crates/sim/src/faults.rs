@@ -13,6 +13,7 @@ use crate::draw::{Draw, DrawFor, mix};
 use crate::lies::Lie;
 use crate::lies_of_data::Bend;
 use crate::strangers::Trick;
+use crate::windows::WindowCase;
 
 /// Something that goes wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -465,6 +466,10 @@ const SLOW_LINKS_FROM: usize = 500;
 const UDP_CUTS_FROM: usize = 600;
 /// The first number of what only runs of everything have.
 const LATER_FROM: usize = 700;
+/// The first number of what a stranger tries at windows.
+const WINDOWS_FROM: usize = 800;
+/// The first number of a restart or a clock that is set beside it.
+const RESTARTS_FROM: usize = 900;
 
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
@@ -533,6 +538,39 @@ pub fn tricks(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault
         let own = Own { seed, index: TRICKS_FROM + index };
         let trick = Trick::drawn(own.draw(4).below(8), own.draw(5).below(14));
         let kind = FaultKind::Stranger { to: own.node(2), nth: own.draw(3).below(20) as usize, trick };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+    };
+    (0..count).map(one).collect()
+}
+
+/// What a stranger tries at the windows of a seed's run.
+pub fn tricks_at_windows(
+    seed: u64,
+    case: WindowCase,
+    count: usize,
+    from_ms: u64,
+    until_ms: u64,
+) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: WINDOWS_FROM + index };
+        let trick = Trick::drawn_at(case, own.draw(4).below(10), own.draw(5).0);
+        let kind = FaultKind::Stranger { to: own.node(2), nth: own.draw(3).below(20) as usize, trick };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+    };
+    (0..count).map(one).collect()
+}
+
+/// Nodes that restart and clocks that are set, by as much as windows are long.
+pub fn restarts_and_clocks(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index: RESTARTS_FROM + index };
+        let seconds = own.draw(10).between(1, 900) as i64;
+        let by_s = if own.draw(14).per_cent(50) { seconds } else { -seconds };
+        let lasting = own.draw(15).per_cent(50).then(|| own.lasting());
+        let kind = match own.draw(1).per_cent(50) {
+            true => FaultKind::Crash { node: own.node(2), end: own.end(), down: own.down() },
+            false => FaultKind::SetWallClock { node: own.node(2), by_s, lasting },
+        };
         Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
     };
     (0..count).map(one).collect()

@@ -5,6 +5,7 @@
 //! of [`Watch`].
 
 mod cluster;
+mod doors;
 mod durable;
 mod epochs;
 mod logs;
@@ -51,6 +52,10 @@ pub const ALL: &[Invariant] = &[
     Invariant { name: "logs_agree", check: logs::logs_agree },
     Invariant { name: "older_epoch_changes_nothing", check: epochs::older_epoch_changes_nothing },
     Invariant { name: "members_are_signed_in", check: members::members_are_signed_in },
+    Invariant { name: "an_open_window_lets_in", check: doors::an_open_window_lets_in },
+    Invariant { name: "removed_stay_out", check: doors::removed_stay_out },
+    Invariant { name: "only_new_nodes_join", check: doors::only_new_nodes_join },
+    Invariant { name: "new_nodes_become_one", check: doors::new_nodes_become_one },
     Invariant { name: "ready_means_open", check: placements::ready_means_open },
     Invariant { name: "no_step_without_outcome", check: steps::no_step_without_outcome },
     Invariant { name: "stages_get_what_fits", check: steps::stages_get_what_fits },
@@ -197,6 +202,7 @@ pub struct Watch {
     durable: durable::Durables,
     logs: logs::Logs,
     members: members::Members,
+    doors: doors::Doors,
     placements: placements::Placements,
     questions: questions::Questions,
     quiet: quiet::Quiet,

@@ -29,6 +29,10 @@ pub struct Exchange {
     addresses: Vec<SocketAddr>,
     at: usize,
     attempt: u64,
+    /// Until somebody proves the key there.
+    proof_within: Duration,
+    /// Where somebody did, who said no more.
+    stalled_at: SocketAddr,
     ask: JoinAsk,
 }
 
@@ -45,17 +49,21 @@ pub(crate) fn words_of(exchange: u64) -> String {
 
 impl World {
     pub(crate) fn join_effect(&mut self, node: usize, effect: JoinEffect) {
-        let (whom, addresses, ask) = match effect {
-            JoinEffect::Ask { with, addresses, ask, .. } => (Whom::Node(with), addresses, ask),
+        let (whom, addresses, proof_within, ask) = match effect {
+            JoinEffect::Ask { with, addresses, proof_within, ask, .. } => {
+                (Whom::Node(with), addresses, proof_within, ask)
+            }
             JoinEffect::Probe { text, ask } => {
                 let addresses = text.parse().into_iter().collect();
-                (Whom::Text(text), addresses, ask)
+                (Whom::Text(text), addresses, EXCHANGE_MAX, ask)
             }
             JoinEffect::Answer { exchange, answer } => return self.answer(node, exchange, answer),
         };
         self.attempts += 1;
         let (number, life) = (self.attempts, self.nodes[node].life);
-        let exchange = Exchange { asker: node, life, whom, addresses, at: 0, attempt: 0, ask };
+        let (at, attempt, stalled_at) = (0, 0, SocketAddr::from(([0, 0, 0, 0], 0)));
+        let exchange =
+            Exchange { asker: node, life, whom, addresses, at, attempt, proof_within, stalled_at, ask };
         self.exchanges.insert(number, exchange);
         self.ask_address(number, "no address");
     }
@@ -66,10 +74,13 @@ impl World {
         let Some(exchange) = self.exchanges.get_mut(&number) else { return };
         exchange.attempt = attempt;
         let (asker, address) = (exchange.asker, exchange.addresses.get(exchange.at).copied());
+        let proof_within = exchange.proof_within;
         let Some(address) = address else {
             return self.asked_in_vain(number, why);
         };
-        self.process_at(self.now + EXCHANGE_MAX, asker, Event::AskOver(number, attempt, "no answer in time"));
+        let is_somebody = self.listener(address).is_some() || self.strangers.is_at(address);
+        let within = if is_somebody { EXCHANGE_MAX } else { proof_within };
+        self.process_at(self.now + within, asker, Event::AskOver(number, attempt, "no answer in time"));
         self.ask_stranger(number, attempt, address);
         if let Some(target) = self.reachable(asker, address) {
             let handshake = 4 * self.net.path(asker, target).delay + self.draws.draw().micros(500, 4000);
@@ -91,7 +102,12 @@ impl World {
                     Event::AskOver(number, attempt, "another node answers there"),
                 );
             }
-            (_, None) => return,
+            (_, None) => {
+                if let Some(exchange) = self.exchanges.get_mut(&number) {
+                    exchange.stalled_at = address;
+                }
+                return;
+            }
             (Whom::Node(with), Some(answer)) => {
                 JoinEvent::Answered { with: *with, address, words: words_of(number), answer: Ok(answer) }
             }
@@ -107,9 +123,8 @@ impl World {
         let Some(exchange) = self.exchanges.remove(&number) else { return };
         let event = match exchange.whom {
             Whom::Node(with) => {
-                let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
                 let (words, answer) = (String::new(), Err(why.to_owned()));
-                JoinEvent::Answered { with, address: nowhere, words, answer }
+                JoinEvent::Answered { with, address: exchange.stalled_at, words, answer }
             }
             Whom::Text(text) => {
                 JoinEvent::Probed { text, found: Err(ProbeFailure::Silent(exchange.addresses)) }
@@ -157,8 +172,8 @@ impl World {
             return self
                 .fail("effects_make_sense", format!("n{node} answers {exchange:?}, which nobody asked"));
         };
-        if self.strangers.take_asked(exchange) {
-            return self.stranger_is_told(node, &answer);
+        if let Some(who) = self.strangers.take_asked(exchange) {
+            return self.stranger_is_told(node, who, &answer);
         }
         let number = exchange.0;
         let Some(open) = self.exchanges.get(&number).filter(|e| e.attempt == attempt) else { return };
@@ -201,6 +216,19 @@ impl World {
         for other in self.neighbours(node) {
             let at = self.now + self.heard_after();
             self.process_at(at, node, Event::Found(other));
+        }
+        for said in self.strangers.announced() {
+            let at = self.now + self.heard_after();
+            self.input_at(at, node, Input::Found(said));
+        }
+    }
+
+    /// Somebody said in a node's name what is not so. It hears that, and soon says again what is (RFC 6762,
+    /// section 9).
+    pub(crate) fn defend_name(&mut self, whom: usize) {
+        for other in self.neighbours(whom) {
+            let again = self.draws.draw().millis(FOUND_AGAIN.0, FOUND_AGAIN.1);
+            self.process_at(self.now + again, other, Event::Found(whom));
         }
     }
 

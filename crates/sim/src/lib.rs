@@ -14,6 +14,7 @@
 //! | [`clock`] | clocks that differ |
 //! | [`clients`] | who asks, how they read, and how it went |
 //! | [`faults`] | what goes wrong |
+//! | [`strangers`], [`windows`] | who is not let in, and until when some are |
 //! | [`planted`] | bugs of the machine that seeds must find (feature `planted`) |
 //! | [`invariants`] | what must hold |
 //!
@@ -53,6 +54,7 @@ pub mod shrink;
 pub mod strangers;
 mod trace;
 mod upheaval;
+pub mod windows;
 mod world;
 
 pub use invariants::{ALL, Failure, Invariant};

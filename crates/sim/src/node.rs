@@ -8,6 +8,7 @@ use ed25519_dalek::SigningKey;
 use exo_cluster::EngineId;
 use exo_cluster::Speculation;
 use exo_cluster::wire::{DeviceReport, HeldModel};
+use exo_machine::joining::JOIN_WINDOW_S;
 use exo_machine::{
     Boot, ExchangeId, FetchId, LinkId, LogLimits, MachineConfig, NodeMachine, SampledMeasures, Samples,
 };
@@ -23,6 +24,7 @@ use crate::disk::Disk;
 use crate::draw::{DrawFor, Draws, hash, mix};
 use crate::engine::StepFault;
 use crate::shape::{MODEL, MODEL_NAME, device, model_shape};
+use crate::windows::WindowTime;
 use crate::world::Event;
 
 /// What something else leaves of a device's memory: too little for a layer.
@@ -49,6 +51,8 @@ pub struct Node {
     pub life: u32,
     /// What it writes to.
     pub disk: Disk,
+    /// For how long it ran with its join window open, where that is counted.
+    pub window: Option<WindowTime>,
     /// All of the model is on its disk.
     pub has_model: bool,
     /// Parts of the model that it fetched.
@@ -111,6 +115,10 @@ pub struct Process {
     pub machine: NodeMachine,
     /// Its clocks.
     pub clock: Clock,
+    /// When it began, by the world's time.
+    pub began: Time,
+    /// When it has run for long enough with its join window open, by its own.
+    pub window_ends: Time,
     /// Who may connect.
     pub members: BTreeSet<NodeId>,
     /// What discovery says of it.
@@ -148,6 +156,7 @@ impl Node {
             peers: Vec::new(),
             life: 0,
             disk: Disk::new(trust, crate::founding::entries()),
+            window: None,
             has_model: false,
             fetched: Vec::new(),
             has_power: true,
@@ -194,10 +203,15 @@ impl Node {
             planted,
             ..self.config(seed, speculation, now)
         };
-        let (machine, effects) = NodeMachine::new(config, self.boot(), clock.now(now));
+        let here = clock.now(now);
+        let window_ran = Duration::from_secs(self.window.as_mut().map_or(0, |time| time.begin(here.unix_s)));
+        let boot = Boot { window_ran, ..self.boot() };
+        let (machine, effects) = NodeMachine::new(config, boot, here);
         self.process = Some(Process {
             machine,
             clock,
+            began: now,
+            window_ends: here.time + Duration::from_secs(JOIN_WINDOW_S).saturating_sub(window_ran),
             members: BTreeSet::new(),
             is_fresh: None,
             frozen: 0,
@@ -211,6 +225,13 @@ impl Node {
             asked: BTreeMap::new(),
         });
         effects
+    }
+
+    /// The process ends: for how long it ran with its join window open is on the disk.
+    pub fn count_window(&mut self, now: Time) {
+        if let (Some(time), Some(process)) = (&mut self.window, &self.process) {
+            time.end(now.since(process.began).as_secs(), process.clock.now(now).unix_s);
+        }
     }
 
     fn config(&self, seed: u64, speculation: Speculation, now: Time) -> MachineConfig {

@@ -177,6 +177,30 @@ pub const PLANTED: &[Planted] = &[
         kind: Kind::Strangers,
     },
     Planted {
+        name: "far-window",
+        what: "who asks while the window is open is let in from wherever it asks",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::FarWindow,
+        invariants: &["an_open_window_lets_in"],
+        kind: Kind::Window,
+    },
+    Planted {
+        name: "window-by-clock-alone",
+        what: "the time that nodes run ends no window",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::WindowByClockAlone,
+        invariants: &["an_open_window_lets_in", "only_new_nodes_join"],
+        kind: Kind::Window,
+    },
+    Planted {
+        name: "always-new",
+        what: "a node that is not new any more asks whom it finds to let it in",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::AlwaysNew,
+        invariants: &["only_new_nodes_join"],
+        kind: Kind::Window,
+    },
+    Planted {
         name: "no-resend",
         what: "a follower that has lost a part of the log is not sent it again",
         #[cfg(feature = "planted")]

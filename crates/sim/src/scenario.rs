@@ -11,6 +11,7 @@ use exo_types::Time;
 use crate::clients::{self, Ask, AskWhat, Client};
 use crate::draw::{Draw, DrawFor, Draws, mix};
 use crate::faults::{self, Fault, FaultKind};
+use crate::windows::{WindowCase, Windows};
 
 /// What a run is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,11 +30,13 @@ pub enum Kind {
     Wire,
     /// Nothing goes wrong, all doors are shut, and a machine that nobody let in tries what it can.
     Strangers,
+    /// Strangers at join windows that are open, end in the run, or have ended before.
+    Window,
 }
 
 impl Kind {
     /// All of them, and what each is called.
-    pub const ALL: [(Self, &'static str); 7] = [
+    pub const ALL: [(Self, &'static str); 8] = [
         (Self::Faults, "faults"),
         (Self::Everything, "everything"),
         (Self::Quiet, "quiet"),
@@ -41,6 +44,7 @@ impl Kind {
         (Self::Lies, "lies"),
         (Self::Wire, "wire"),
         (Self::Strangers, "strangers"),
+        (Self::Window, "window"),
     ];
 
     /// The one of this name.
@@ -112,8 +116,12 @@ pub struct Scenario {
     pub kind: Kind,
     /// The LAN of each node. Discovery works within one.
     pub lans: Vec<u8>,
-    /// The nodes are one cluster from the start.
+    /// The nodes are one cluster from the start, but for newcomers.
     pub is_founded: bool,
+    /// So many nodes, the last ones, are alone all the same, and start later.
+    pub newcomers: usize,
+    /// What the join windows are about, if they are what the run is about.
+    pub windows: Option<Windows>,
     /// Which nodes have the model.
     pub holders: Vec<bool>,
     /// Stages that the model is placed over at least.
@@ -144,6 +152,8 @@ const BEHIND_FAULTS: Duration = Duration::from_secs(25);
 /// are late.
 const STARTS_MS: u64 = 400;
 const STARTS_JOINING_MS: u64 = 3_000;
+/// A newcomer starts so much later.
+pub(crate) const NEWCOMER_AFTER_MS: u64 = 5_000;
 /// Faults begin within these: there is time left to recover. Clusters that form while nodes do not hear each
 /// other may stay apart.
 const FAULTS_MS: (u64, u64) = (100, 27_000);
@@ -154,6 +164,8 @@ const CLIENTS_MS: (u64, u64) = (500, 40_000);
 const CLIENTS_QUIET_MS: (u64, u64) = (6_000, 40_000);
 /// A node that somebody waits for joins nobody, and one of its own may have no model.
 const CLIENTS_JOINING_MS: (u64, u64) = (10_000, 40_000);
+/// At windows strangers do something within these.
+const AT_WINDOWS_MS: (u64, u64) = (50, 45_000);
 
 impl Scenario {
     /// The run of a choice.
@@ -161,27 +173,21 @@ impl Scenario {
         let (seed, kind) = (choice.seed, choice.kind);
         let mut draws = Draws::new(seed, DrawFor::Scenario, 0);
         let drawn = draws.draw().between(2, 6) as usize;
-        // A node that is alone is taken over most easily.
-        let is_alone = kind == Kind::Strangers && mix(seed, DrawFor::Scenario, 90).per_cent(25);
-        // Large clusters take long, so they are a part of the runs.
-        let is_large = kind == Kind::Everything && mix(seed, DrawFor::Scenario, 61).per_cent(LARGE_PER_CENT);
-        let drawn = match (is_alone, is_large) {
-            (true, _) => 1,
-            (_, true) => mix(seed, DrawFor::Scenario, 62).between(7, NODES_MAX as u64) as usize,
-            (false, false) => drawn,
-        };
-        let nodes = choice.nodes.unwrap_or(drawn).clamp(1, NODES_MAX);
+        let windows = (kind == Kind::Window).then(|| Windows::drawn(seed));
+        let nodes = choice.nodes.unwrap_or_else(|| nodes_of(seed, kind, windows, drawn)).clamp(1, NODES_MAX);
         let (founded, fault_count, client_count, stages, apart, remove) =
             (draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw(), draws.draw());
         let is_founded = match kind {
             Kind::Join => false,
             Kind::Lies | Kind::Wire | Kind::Strangers => true,
+            Kind::Window => windows.is_some_and(|windows| windows.is_founded),
             Kind::Faults | Kind::Everything | Kind::Quiet => founded.per_cent(80),
         };
         let mut faults = faults_of(seed, kind, is_founded, fault_count);
+        faults.extend(windows.into_iter().flat_map(|windows| faults_at(seed, windows.case)));
         let (from_ms, until_ms) = match kind {
             _ if !is_founded => CLIENTS_JOINING_MS,
-            Kind::Quiet | Kind::Lies | Kind::Wire | Kind::Strangers => CLIENTS_QUIET_MS,
+            Kind::Quiet | Kind::Lies | Kind::Wire | Kind::Strangers | Kind::Window => CLIENTS_QUIET_MS,
             Kind::Faults | Kind::Everything | Kind::Join => CLIENTS_MS,
         };
         let mut clients = clients::list(seed, client_count.between(4, 24) as usize, from_ms, until_ms);
@@ -194,8 +200,10 @@ impl Scenario {
         if let Some(only) = &choice.clients {
             clients.retain(|client| only.contains(&client.index));
         }
+        // A node that somebody waits for joins nobody.
+        clients.retain(|_| windows.is_none());
         // Only who knows where its members are can be on another LAN: clusters that form apart stay apart.
-        let is_apart = is_founded && apart.per_cent(20);
+        let is_apart = is_founded && windows.is_none() && apart.per_cent(20);
         let lan =
             |node: usize| u8::from(is_apart && mix(seed, DrawFor::Scenario, 100 + node as u64).per_cent(40));
         let speculation = if mix(seed, DrawFor::Scenario, 50).per_cent(70) {
@@ -209,6 +217,8 @@ impl Scenario {
             kind,
             lans: (0..nodes).map(lan).collect(),
             is_founded,
+            newcomers: usize::from(nodes > 1 && windows.is_some_and(|w| w.case == WindowCase::Newcomer)),
+            windows,
             holders: (0..nodes)
                 .map(|n| n < 2 || mix(seed, DrawFor::Scenario, 200 + n as u64).per_cent(50))
                 .collect(),
@@ -216,7 +226,10 @@ impl Scenario {
             speculation,
             faults,
             clients,
-            asks: asks(seed, kind, (is_founded, nodes, stages_min), remove.per_cent(25)),
+            asks: match windows {
+                Some(windows) => windows.asks(seed, nodes),
+                None => asks(seed, kind, (is_founded, nodes, stages_min), remove.per_cent(25)),
+            },
             starts_ms: if is_founded { STARTS_MS } else { STARTS_JOINING_MS },
             until: Time::from_millis(1000 * choice.seconds.unwrap_or(SECONDS)),
         };
@@ -228,7 +241,22 @@ impl Scenario {
 
     /// For how long clusters let strangers in on sight once they were founded.
     pub fn window_s(&self) -> u64 {
-        if self.kind == Kind::Strangers { 0 } else { JOIN_WINDOW_S }
+        match self.windows {
+            Some(windows) => windows.by_clock_s,
+            None if self.kind == Kind::Strangers => 0,
+            None => JOIN_WINDOW_S,
+        }
+    }
+
+    /// So many nodes, the first ones, are one cluster from the start, if any are.
+    pub fn founded(&self) -> usize {
+        if self.is_founded { self.nodes() - self.newcomers } else { 0 }
+    }
+
+    /// When the last node has started, if none ends.
+    pub fn last_start(&self) -> Time {
+        let later_ms = if self.newcomers > 0 { NEWCOMER_AFTER_MS } else { 0 };
+        Time::from_millis(self.starts_ms + later_ms)
     }
 
     /// How many nodes.
@@ -248,7 +276,7 @@ impl Scenario {
             )
         };
         let removes = self.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. }));
-        self.kind.has_faults() || removes || !self.faults.iter().all(is_told)
+        self.kind.has_faults() || self.windows.is_some() || removes || !self.faults.iter().all(is_told)
     }
 
     /// Nodes that an admin appoints, if it gets to it.
@@ -268,13 +296,38 @@ impl Scenario {
     }
 }
 
+fn nodes_of(seed: u64, kind: Kind, windows: Option<Windows>, drawn: usize) -> usize {
+    // A node that is alone is taken over most easily.
+    let is_alone = kind == Kind::Strangers && mix(seed, DrawFor::Scenario, 90).per_cent(25);
+    // Large clusters take long, so they are a part of the runs.
+    let is_large = kind == Kind::Everything && mix(seed, DrawFor::Scenario, 61).per_cent(LARGE_PER_CENT);
+    match (windows, is_alone, is_large) {
+        (Some(windows), ..) => windows.nodes,
+        (None, true, _) => 1,
+        (None, false, true) => mix(seed, DrawFor::Scenario, 62).between(7, NODES_MAX as u64) as usize,
+        (None, false, false) => drawn,
+    }
+}
+
+/// What strangers do at windows; and where these end, how nodes restart and clocks are set.
+fn faults_at(seed: u64, case: WindowCase) -> Vec<Fault> {
+    let (from_ms, until_ms) = AT_WINDOWS_MS;
+    let count = mix(seed, DrawFor::Scenario, 92).between(20, 60) as usize;
+    let mut faults = faults::tricks_at_windows(seed, case, count, from_ms, until_ms);
+    if !case.becomes_one() {
+        let count = mix(seed, DrawFor::Scenario, 93).between(0, 4) as usize;
+        faults.extend(faults::restarts_and_clocks(seed, count, from_ms, until_ms));
+    }
+    faults
+}
+
 /// What goes wrong in a run, and what its liars and strangers do.
 fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<Fault> {
     let (from_ms, until_ms) = if is_founded { FAULTS_MS } else { FAULTS_JOINING_MS };
     let (faults, lies) = match kind {
         Kind::Faults | Kind::Everything => (fault_count.between(1, 7), 0),
         Kind::Lies => (fault_count.between(0, 3), mix(seed, DrawFor::Scenario, 60).between(3, 20)),
-        Kind::Quiet | Kind::Join | Kind::Wire | Kind::Strangers => (0, 0),
+        Kind::Quiet | Kind::Join | Kind::Wire | Kind::Strangers | Kind::Window => (0, 0),
     };
     let mut faults = faults::list(seed, faults as usize, from_ms, until_ms);
     faults.extend(faults::lies(seed, lies as usize, from_ms, until_ms));

@@ -1,6 +1,6 @@
 //! A machine on the LAN that nobody has let in: it has as many keys as it likes, says what it likes by
-//! discovery, asks for whatever there is to ask, and answers whoever asks it. All doors are shut in these
-//! runs, so nothing of it may come of anything.
+//! discovery, asks for whatever there is to ask, and answers whoever asks it. Where all doors are shut
+//! nothing may come of anything; at join windows what the invariants of `doors` say may.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,12 +15,15 @@ use crate::draw::{DrawFor, mix};
 use crate::founding;
 use crate::joins::words_of;
 use crate::node::PORT;
+use crate::windows::WindowCase;
 use crate::world::World;
 
 /// Keys that nobody has let in are numbered from here.
 const OUTSIDER: usize = 99;
 /// How many it asks with at once.
 const MANY: usize = 40;
+/// Names with which nobody is there are of keys from here on.
+const NOBODY: usize = 500;
 /// The last number of its address is this and that of its key.
 const HOST: u8 = 100;
 /// What it calls itself.
@@ -36,8 +39,23 @@ pub enum Trick {
     },
     /// Asks for the log of trust, as members do that lost touch.
     AskForTrust,
-    /// Asks to become a member with many keys at once.
-    AskWithManyKeys,
+    /// Asks with many keys at once.
+    AskWithManyKeys {
+        /// From the same network.
+        is_near: bool,
+        /// To become a member, else only who is there.
+        wants_in: bool,
+    },
+    /// Asks to become a member with the key of a node, as who has its disk.
+    AskAs {
+        /// Which node.
+        whom: usize,
+    },
+    /// Says that somebody is there where nobody is.
+    FalseName {
+        /// Somebody who is alone, else with a cluster.
+        is_fresh: bool,
+    },
     /// Says that it is there, and answers so.
     Announce {
         /// It says that it is alone, else that it has a cluster.
@@ -80,10 +98,32 @@ impl Trick {
         match which % 8 {
             0 | 1 => Self::AskToJoin { is_near: how.is_multiple_of(2) },
             2 => Self::AskForTrust,
-            3 => Self::AskWithManyKeys,
+            3 => Self::AskWithManyKeys { is_near: true, wants_in: true },
             4 => Self::FalseAddress,
             5 => Self::FalseGoodbye,
             rest => Self::Announce { is_fresh: rest == 6, reply },
+        }
+    }
+
+    /// One of them at join windows, by two draws. It welcomes nobody there: whoever does may have a new node
+    /// by right, for as long as the window is open.
+    pub fn drawn_at(case: WindowCase, which: u64, how: u64) -> Self {
+        let replies = REPLIES.map(|reply| if reply == Reply::Welcome { Reply::Mute } else { reply });
+        let reply = replies[(how / 2 % REPLIES.len() as u64) as usize];
+        let is_even = how.is_multiple_of(2);
+        match (which % 10, case.becomes_one()) {
+            (0 | 1, _) => Self::Announce { is_fresh: is_even, reply },
+            (2, _) => Self::FalseName { is_fresh: is_even },
+            (3, _) => Self::FalseAddress,
+            (4, _) => Self::FalseGoodbye,
+            (5, _) => Self::AskForTrust,
+            (6 | 7, becomes_one) => Self::AskToJoin { is_near: is_even && !becomes_one },
+            (8, true) => Self::AskWithManyKeys { is_near: is_even, wants_in: !is_even },
+            (8, false) => {
+                Self::AskWithManyKeys { is_near: is_even && case == WindowCase::Crowd, wants_in: true }
+            }
+            (_, true) => Self::AskWithManyKeys { is_near: true, wants_in: false },
+            (_, false) => Self::AskAs { whom: (how % 60) as usize },
         }
     }
 }
@@ -93,14 +133,28 @@ impl Trick {
 pub(crate) struct Strangers {
     /// Where it listens: with which key, and what it answers.
     listening: BTreeMap<SocketAddr, (usize, Reply)>,
-    /// Its questions without an answer.
-    asked: BTreeSet<u64>,
+    /// Its questions without an answer, and with which key each was asked.
+    asked: BTreeMap<u64, NodeId>,
+    /// What it says at join windows: who starts later hears it as well.
+    announced: BTreeMap<NodeId, DiscoveredNode>,
+    /// The nodes have become one cluster, and that was counted.
+    is_counted: bool,
 }
 
 impl Strangers {
-    /// Whether a question was its own.
-    pub(crate) fn take_asked(&mut self, exchange: ExchangeId) -> bool {
+    /// With which key it asked, if a question was its own.
+    pub(crate) fn take_asked(&mut self, exchange: ExchangeId) -> Option<NodeId> {
         self.asked.remove(&exchange.0)
+    }
+
+    /// Whether it listens at an address.
+    pub(crate) fn is_at(&self, address: SocketAddr) -> bool {
+        self.listening.contains_key(&address)
+    }
+
+    /// What it says of itself.
+    pub(crate) fn announced(&self) -> Vec<DiscoveredNode> {
+        self.announced.values().cloned().collect()
     }
 }
 
@@ -114,70 +168,149 @@ impl World {
         founding::key(mix(self.scenario.seed, DrawFor::Identity, 0).0, OUTSIDER + nth)
     }
 
+    /// At join windows all its keys are at one host, as in a flood.
     fn stranger_address(&self, near: usize, nth: usize) -> SocketAddr {
-        SocketAddr::from(([10, 0, self.scenario.lans[near], HOST + nth as u8], PORT))
+        let lan = self.scenario.lans[near];
+        match self.scenario.windows {
+            Some(_) => SocketAddr::from(([10, 0, lan, HOST], PORT + nth as u16)),
+            None => SocketAddr::from(([10, 0, lan, HOST + nth as u8], PORT)),
+        }
     }
 
     /// It plays a trick on a node. `nth` is its key.
     pub(crate) fn trick(&mut self, to: usize, nth: usize, trick: Trick) {
-        let member = self.nodes[(to + 1 + nth) % self.nodes.len()].id;
+        let whom = (to + 1 + nth) % self.nodes.len();
+        let member = self.nodes[whom].id;
         let address = self.stranger_address(to, nth);
-        let name = Some(NAME.to_owned());
-        let group = Some("exo".to_owned());
         match trick {
             Trick::AskToJoin { is_near } => self.stranger_asks(to, nth, is_near, JoinPurpose::Membership),
             Trick::AskForTrust => {
                 let (cluster, known) = (self.nodes[to].disk.content().trust.cluster(), Vec::new());
                 self.stranger_asks(to, nth, true, JoinPurpose::Trust { cluster, known });
             }
-            Trick::AskWithManyKeys => {
+            Trick::AskWithManyKeys { is_near, wants_in } => {
                 for key in 0..MANY {
-                    self.stranger_asks(to, 1000 + nth * MANY + key, true, JoinPurpose::Membership);
+                    let what = if wants_in { JoinPurpose::Membership } else { JoinPurpose::Name };
+                    self.stranger_asks(to, 1000 + nth * MANY + key, is_near, what);
                 }
+            }
+            Trick::AskAs { whom } => {
+                let asker = &self.nodes[whom % self.nodes.len()];
+                let (node, name) = (asker.id, asker.name.clone());
+                self.asks_as(to, (node, name, address), true, JoinPurpose::Membership);
             }
             Trick::Announce { is_fresh, reply } => {
                 self.strangers.listening.insert(address, (nth, reply));
-                let (node, addresses, is_lost) = (self.stranger(nth), vec![address], false);
-                self.stranger_says(to, DiscoveredNode { node, addresses, name, group, is_fresh, is_lost });
+                self.stranger_says(to, said(self.stranger(nth), vec![address], is_fresh, false));
+            }
+            Trick::FalseName { is_fresh } => {
+                let (node, address) = (self.stranger(NOBODY + nth), self.stranger_address(to, NOBODY + nth));
+                self.stranger_says(to, said(node, vec![address], is_fresh, false));
             }
             Trick::FalseAddress => {
-                let (addresses, is_fresh, is_lost) = (vec![address], false, false);
-                let said = DiscoveredNode { node: member, addresses, name, group, is_fresh, is_lost };
-                self.stranger_says(to, said);
+                if self.scenario.windows.is_some() {
+                    self.strangers.listening.entry(address).or_insert((nth, Reply::Mute));
+                }
+                self.stranger_lies(to, whom, said(member, vec![address], false, false));
             }
-            Trick::FalseGoodbye => {
-                let (addresses, is_fresh, is_lost) = (Vec::new(), false, true);
-                let said = DiscoveredNode { node: member, addresses, name, group, is_fresh, is_lost };
-                self.stranger_says(to, said);
-            }
+            Trick::FalseGoodbye => self.stranger_lies(to, whom, said(member, Vec::new(), false, true)),
         }
     }
 
+    /// At join windows all hear it, and who starts later.
     fn stranger_says(&mut self, to: usize, said: DiscoveredNode) {
-        if said.node != self.nodes[to].id {
-            self.input_at(self.now, to, Input::Found(said));
+        if self.scenario.windows.is_none() {
+            return self.hears(to, said);
+        }
+        for node in 0..self.nodes.len() {
+            self.hears(node, said.clone());
+        }
+        self.strangers.announced.insert(said.node, said);
+    }
+
+    /// It says something in a node's name. At join windows all hear it, and the node's own word again soon.
+    fn stranger_lies(&mut self, to: usize, whom: usize, said: DiscoveredNode) {
+        if self.scenario.windows.is_none() {
+            return self.hears(to, said);
+        }
+        for node in 0..self.nodes.len() {
+            self.hears(node, said.clone());
+        }
+        self.defend_name(whom);
+    }
+
+    fn hears(&mut self, node: usize, said: DiscoveredNode) {
+        if said.node != self.nodes[node].id {
+            self.input_at(self.now, node, Input::Found(said));
         }
     }
 
     fn stranger_asks(&mut self, to: usize, nth: usize, is_near: bool, what: JoinPurpose) {
+        let name = match self.scenario.windows {
+            // Those that are let in are told apart by it.
+            Some(_) => format!("{NAME}{nth}"),
+            None => NAME.to_owned(),
+        };
+        let (node, address) = (self.stranger(nth), self.stranger_address(to, nth % MANY));
+        self.asks_as(to, (node, name, address), is_near, what);
+    }
+
+    fn asks_as(
+        &mut self,
+        to: usize,
+        (node, name, address): (NodeId, String, SocketAddr),
+        is_near: bool,
+        what: JoinPurpose,
+    ) {
         self.attempts += 1;
-        let (number, node) = (self.attempts, self.stranger(nth));
-        let remote = SocketAddr::new(self.stranger_address(to, nth % MANY).ip(), 50_000);
+        let number = self.attempts;
+        let remote = SocketAddr::new(address.ip(), 50_000);
+        if node == self.nodes[to].id {
+            return; // a node hangs up on itself
+        }
         let Some(process) = &mut self.nodes[to].process else { return };
         process.asked.insert(ExchangeId(number), number);
-        self.strangers.asked.insert(number);
-        let ask = JoinAsk { name: NAME.to_owned(), group: "exo".to_owned(), port: PORT, what };
+        self.strangers.asked.insert(number, node);
+        let ask = JoinAsk { name, group: "exo".to_owned(), port: address.port(), what };
         let exchange = ExchangeId(number);
         let words = words_of(number);
         let event = JoinEvent::Asked { exchange, node, remote, is_near, has_code: false, words, ask };
         self.input_at(self.now, to, Input::Joining(event));
     }
 
-    /// What a node answered it.
-    pub(crate) fn stranger_is_told(&mut self, node: usize, answer: &JoinAnswer) {
-        if matches!(answer, JoinAnswer::Welcome(_) | JoinAnswer::Trust(_)) {
+    /// What a node answered it, with whose key it asked.
+    pub(crate) fn stranger_is_told(&mut self, node: usize, who: NodeId, answer: &JoinAnswer) {
+        let view = self.nodes[node].disk.content().trust.view();
+        let is_member = view.members().contains_key(&who);
+        let may_be_told = match answer {
+            JoinAnswer::Welcome(_) => is_member,
+            JoinAnswer::Trust(_) => is_member || view.removed().contains_key(&who),
+            _ => true,
+        };
+        if !may_be_told {
             self.fail("strangers_stay_out", format!("n{node} answers a stranger {answer:?}"));
         }
+    }
+
+    /// Counts how soon the nodes of a run are one cluster that are to become one.
+    pub(crate) fn count_joined(&mut self) {
+        let becomes_one = self.scenario.windows.is_some_and(|windows| windows.case.becomes_one());
+        if !becomes_one || self.strangers.is_counted {
+            return;
+        }
+        let clusters = self.nodes.iter().map(|node| node.disk.content().trust.cluster());
+        if clusters.collect::<BTreeSet<EntryId>>().len() > 1 {
+            return;
+        }
+        self.strangers.is_counted = true;
+        let name = match self.now.since(self.scenario.last_start()).as_secs() {
+            0..5 => "one cluster within 5 s",
+            5..10 => "one cluster within 10 s",
+            10..15 => "one cluster within 15 s",
+            15..25 => "one cluster within 25 s",
+            _ => "one cluster later than 25 s",
+        };
+        self.fired(name);
     }
 
     /// Whom a node reaches at an address of the stranger's, and what it is told there.
@@ -236,4 +369,10 @@ impl World {
         }
         entries
     }
+}
+
+/// What discovery tells of a node.
+fn said(node: NodeId, addresses: Vec<SocketAddr>, is_fresh: bool, is_lost: bool) -> DiscoveredNode {
+    let (name, group) = (Some(NAME.to_owned()), Some("exo".to_owned()));
+    DiscoveredNode { node, addresses, name, group, is_fresh, is_lost }
 }

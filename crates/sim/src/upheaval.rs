@@ -11,6 +11,7 @@ use crate::faults::{End, FaultKind, Whose, pair_among};
 use crate::net::{EndState, Parcel};
 use crate::node::Node;
 use crate::scenario::Scenario;
+use crate::windows::WindowTime;
 use crate::world::{Event, SAMPLE_EVERY, World, WorldEvent};
 
 /// How a process ended, in more words than a fault has.
@@ -29,10 +30,11 @@ pub(crate) fn introduce(scenario: &Scenario, nodes: &mut [Node]) {
     let places: Vec<_> = nodes.iter().map(|node| (node.id, node.address)).collect();
     for node in nodes.iter_mut() {
         node.has_model = scenario.holders[node.index];
-        if scenario.is_founded {
-            let others = places.iter().filter(|(id, _)| *id != node.id);
+        node.window = scenario.windows.map(|windows| WindowTime::new(windows.ran_s));
+        if node.index < scenario.founded() {
+            let others = places[..scenario.founded()].iter().filter(|(id, _)| *id != node.id);
             node.disk.remember(others.map(|(id, address)| (*id, vec![*address])).collect::<BTreeMap<_, _>>());
-        } else if node.index > 0 && node.index.is_multiple_of(3) {
+        } else if scenario.windows.is_none() && node.index > 0 && node.index.is_multiple_of(3) {
             node.peers = vec![places[0].1.to_string()];
         }
     }
@@ -102,7 +104,8 @@ impl World {
         }
         let kept = self.draws.draw().below(self.nodes[node].disk.unanswered() as u64 + 1) as usize;
         let kept = if ending == Ending::Clean { usize::MAX } else { kept };
-        let gone = &mut self.nodes[node];
+        let (now, gone) = (self.now, &mut self.nodes[node]);
+        gone.count_window(now);
         gone.disk.crash(kept);
         gone.process = None;
         gone.has_power = ending != Ending::PowerLost;

@@ -21,7 +21,7 @@ use crate::lies_of_data::Waiting;
 use crate::model::{HashModel, Model};
 use crate::net::{Net, Parcel, Wire};
 use crate::node::Node;
-use crate::scenario::Scenario;
+use crate::scenario::{NEWCOMER_AFTER_MS, Scenario};
 use crate::shape::Names;
 use crate::strangers::Strangers;
 use crate::trace;
@@ -213,10 +213,11 @@ impl World {
     /// A world before anything happens in it.
     pub fn new(scenario: Scenario, options: Options, invariants: &'static [Invariant]) -> Self {
         let (seed, count) = (scenario.seed, scenario.nodes());
-        let founded =
-            scenario.is_founded.then(|| crate::founding::trust(seed, 0, count, scenario.window_s()));
-        let trust = |node: usize| {
-            founded.clone().unwrap_or_else(|| crate::founding::trust(seed, node, 1, scenario.window_s()))
+        let (together, window_s) = (scenario.founded(), scenario.window_s());
+        let founded = (together > 0).then(|| crate::founding::trust(seed, 0, together, window_s));
+        let trust = |node: usize| match &founded {
+            Some(founded) if node < together => founded.clone(),
+            _ => crate::founding::trust(seed, node, 1, window_s),
         };
         let mut nodes: Vec<Node> =
             (0..count).map(|node| Node::new(seed, node, scenario.lans[node], trust(node))).collect();
@@ -259,8 +260,10 @@ impl World {
 
     /// Puts all that was decided before the run into the queue.
     fn plan(&mut self) {
+        let newcomers = self.nodes.len() - self.scenario.newcomers;
         for node in 0..self.nodes.len() {
-            let at = Time::ZERO + self.draws.draw().millis(0, self.scenario.starts_ms);
+            let from_ms = if node < newcomers { 0 } else { NEWCOMER_AFTER_MS };
+            let at = Time::ZERO + self.draws.draw().millis(from_ms, from_ms + self.scenario.starts_ms);
             self.at(at, WorldEvent::Start(node));
         }
         for index in 0..self.scenario.faults.len() {
@@ -432,6 +435,7 @@ impl World {
             WorldEvent::Start(node) => self.start(node),
             WorldEvent::Look => {
                 self.see(&Observation::Look);
+                self.count_joined();
                 self.at(self.now + LOOK_EVERY, WorldEvent::Look);
             }
             WorldEvent::Client(index) => self.client(index),

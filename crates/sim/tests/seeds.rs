@@ -116,6 +116,17 @@ fn a_stranger_gets_nothing_and_disturbs_nobody() {
     assert!(answered > 1000, "{answered} answered");
 }
 
+/// For 1,000: `cargo xtask sim --kind window --seeds 0..1000`.
+#[test]
+fn at_join_windows_who_may_comes_in_and_nobody_else_and_strangers_keep_no_new_nodes_apart() {
+    let mut joined = 0;
+    for seed in 0..40 {
+        let fired = must_hold(RunSelection::all(seed, Kind::Window)).fired;
+        joined += u32::from(fired.keys().any(|name| name.starts_with("one cluster")));
+    }
+    assert!(joined > 5, "{joined} runs in which new nodes become one cluster");
+}
+
 #[test]
 fn a_seed_gives_the_same_run_twice() {
     for seed in [3, 7] {

@@ -212,7 +212,11 @@ impl Joining {
         let is_open = ctx.is_window_open() || self.opened.has_places(ctx.now);
         let is_in_window = asked.is_near && is_open;
         #[cfg(feature = "planted")]
-        let is_in_window = is_in_window || ctx.config.planted == Some(crate::planted::Bug::OpenDoor);
+        let is_in_window = match ctx.config.planted {
+            Some(crate::planted::Bug::OpenDoor) => true,
+            Some(crate::planted::Bug::FarWindow) => is_open,
+            _ => is_in_window,
+        };
         if !is_invited && !is_in_window {
             let admins = if is_admin(ctx) { Vec::new() } else { admins(ctx) };
             return Decision::ShowToPeople(match is_open {
@@ -232,7 +236,7 @@ impl Joining {
     /// not: among false names there is always a lower one.
     fn elsewhere(&self, ctx: &Context<'_>, asker: NodeId) -> Option<JoinAnswer> {
         // Who has just refused this node is no home for the other.
-        let may_be_there = |s: &Stranger| !s.has_failed() && !s.refuses(ctx.now.time) && !self.must_prove(s);
+        let may_be_there = |s: &Stranger| !self.is_passed_over(ctx, s) && !self.must_prove(s);
         let is_left = |node: NodeId| self.left.of(node).is_some();
         let others = self.strangers.iter().filter(|(node, _)| **node != asker && !is_left(**node));
         let candidates = others.filter(|(_, s)| may_be_there(s));

@@ -61,6 +61,8 @@ pub(super) struct Attempt {
 #[derive(Debug)]
 pub(super) struct Grant {
     by: NodeId,
+    /// Where that one proved its key.
+    at: SocketAddr,
     /// A person named who let this node in.
     is_named: bool,
     welcome: Welcome,
@@ -124,7 +126,7 @@ enum Rank {
     WithMembers,
     /// Of all fresh nodes, this one included, it has the lowest key.
     LowestFresh,
-    /// Silent when it was asked, or refused.
+    /// Silent when it was asked, or refused, or at an address that stalls.
     Silent,
     /// It has a higher key, and nobody has a lower one: it should have asked.
     Overdue,
@@ -180,9 +182,12 @@ impl Joining {
             }
             Ok(None) => out.push(JoiningOutput::Pull(by)),
             Err(reason) => {
-                let (from, by) = (grant.by, grant.welcome.name.clone());
+                let (from, at, by) = (grant.by, grant.at, grant.welcome.name.clone());
                 self.grant = None;
-                self.not_by_code(from, reason.clone(), None);
+                match reason {
+                    NotLetIn::Busy | NotLetIn::InUse => self.not_by_code(from, reason.clone(), None),
+                    _ => self.grant_failed(ctx, (from, at), reason.clone()),
+                }
                 notice(out, Notice::Refused { by, reason, words: String::new() });
                 out.push(JoiningOutput::MembersChanged);
             }
@@ -221,10 +226,11 @@ impl Joining {
         let is_free = self.by_code.is_none() && !ctx.config.has_token;
         let can_join = ctx.is_alone() && !ctx.is_busy && is_still && is_free;
         let (me, is_closed) = (ctx.me(), !ctx.is_fresh());
+        #[cfg(feature = "planted")]
+        let is_closed = is_closed && ctx.config.planted != Some(crate::planted::Bug::AlwaysNew);
         // Who did not answer is not waited for: a dead node's record may last for minutes.
         let may_ask = |s: &Stranger| !self.must_prove(s);
-        let is_lowest =
-            |s: &Stranger| s.is_fresh && !s.has_failed() && may_ask(s) && !s.refuses(ctx.now.time);
+        let is_lowest = |s: &Stranger| s.is_fresh && may_ask(s) && !self.is_passed_over(ctx, s);
         let is_left = |node: &NodeId| self.left.of(*node).is_some();
         let mut fresh = self.strangers.iter().filter(|(node, s)| is_lowest(s) && !is_left(node));
         let lowest = fresh.next().map(|(node, _)| *node);
@@ -240,7 +246,7 @@ impl Joining {
                 s if !s.is_fresh && !s.has_failed() => (Rank::WithMembers, s.first_seen + LOOK_AROUND),
                 s if s.is_fresh && node >= me && !is_lowest_here => return None, // it joins the lowest as well
                 s if s.is_fresh && node >= me => (Rank::Overdue, s.first_seen + HIGHER_ASKS_WITHIN),
-                s if s.has_failed() || s.refuses(ctx.now.time) => (Rank::Silent, all_are_seen_at),
+                s if self.is_passed_over(ctx, s) => (Rank::Silent, all_are_seen_at),
                 _ if lowest == Some(node) => (Rank::LowestFresh, all_are_seen_at),
                 _ => return None, // it joins the lowest as well
             };
@@ -248,6 +254,11 @@ impl Joining {
             let ready_at = stranger.next.max(asked_from);
             Some(Candidate { is_unnamed, is_stalling, rank, node, ready_at })
         })
+    }
+
+    /// Whether others do not wait for it: it did not answer, says no, or somebody at its address stalls.
+    pub(super) fn is_passed_over(&self, ctx: &Context<'_>, stranger: &Stranger) -> bool {
+        stranger.has_failed() || stranger.refuses(ctx.now.time) || self.is_stalling(ctx, stranger)
     }
 
     /// When this node has heard of all others that were started together with it, if it hears of no more: of
@@ -394,9 +405,9 @@ impl Joining {
                 (stranger.proven, stranger.is_fresh) = (Some(now), *fresh);
                 (stranger.failures, stranger.next) = (0, now);
             }
-            // It is of another group, or no node that this one knows how to join.
+            // It is of another group, or no node that this one knows how to join: nobody waits for it.
             Ok(_) => {
-                stranger.proven = Some(now);
+                (stranger.proven, stranger.has_refused) = (Some(now), true);
                 (stranger.failures, stranger.next) = (0, now + RETRY_REFUSED);
             }
             Err(reason) => {
@@ -432,15 +443,15 @@ impl Joining {
         let answer = match answer {
             Ok(answer) => answer,
             Err(reason) => {
-                self.note_stall(ctx, address);
+                self.note_stall(ctx, address, STALL_LASTS);
                 return self.attempt_failed(ctx, with, NotLetIn::Broken(reason));
             }
         };
         if let JoinAnswer::Later = answer {
             self.not_by_code(with, NotLetIn::Later, Some(ctx.now.time + RETRY_LATER));
         }
-        let is_later = matches!(answer, JoinAnswer::Later);
-        let puts_off = is_later && self.is_put_off_for_long(ctx, with);
+        let is_put_off = self.is_put_off(with, &answer);
+        let puts_off = is_put_off && self.is_put_off_for_long(ctx, (with, address));
         let is_refusal = matches!(answer, JoinAnswer::Refused(_));
         let is_welcome = matches!(answer, JoinAnswer::Welcome(_));
         let wait = match answer {
@@ -449,7 +460,7 @@ impl Joining {
                 None
             }
             JoinAnswer::Elsewhere { node, addresses } if node != ctx.me() => {
-                self.remember(ctx, node, addresses.clone(), "", false);
+                self.told_of(ctx, node, &addresses);
                 // One that is new itself is not there yet.
                 let is_of_it = self.strangers.get(&with).is_some_and(|stranger| !stranger.is_fresh);
                 if let Some(cluster) = self.left.of(node).filter(|_| is_of_it && self.by_code.is_none()) {
@@ -471,28 +482,57 @@ impl Joining {
                 }
                 Some(RETRY_REFUSED)
             }
-            JoinAnswer::Later if puts_off => Some(RETRY_REFUSED),
             JoinAnswer::Later
             | JoinAnswer::Elsewhere { .. }
             | JoinAnswer::Here { .. }
             | JoinAnswer::Trust(_) => Some(RETRY_LATER),
         };
+        let wait = if puts_off { Some(RETRY_REFUSED) } else { wait };
         if let Some(stranger) = self.strangers.get_mut(&with) {
             stranger.failures = 0;
             (stranger.is_refusing, stranger.has_refused) = (is_refusal, is_refusal || puts_off);
             // What a person was told is remembered: the same refusal is told of once, whatever comes between.
             stranger.told = stranger.told.take().filter(|_| !is_welcome);
-            stranger.later_since = stranger.later_since.filter(|_| is_later && !puts_off);
+            stranger.later_since = stranger.later_since.filter(|_| is_put_off && !puts_off);
             stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
         }
     }
 
-    /// Whether a node has said nothing but [`JoinAnswer::Later`] for so long that it counts as a refusal.
-    fn is_put_off_for_long(&mut self, ctx: &Context<'_>, with: NodeId) -> bool {
+    /// Another node says where one is that lets in. What that one announced of itself stays: an announcement
+    /// is reported once, so whoever is asked could have this node lose any other.
+    fn told_of(&mut self, ctx: &Context<'_>, node: NodeId, told: &[SocketAddr]) {
+        let known = self.strangers.get(&node);
+        let known = known.map(|s| (s.addresses.clone(), s.name.clone(), s.is_fresh && s.is_discovered));
+        let (mut addresses, name, is_fresh) = known.unwrap_or_default();
+        for address in told {
+            if !addresses.contains(address) {
+                addresses.push(*address);
+            }
+        }
+        self.remember(ctx, node, addresses, &name, is_fresh);
+    }
+
+    /// Whether an answer says neither yes nor no, nor who says yes: a new node that points elsewhere is one
+    /// that others wait for.
+    fn is_put_off(&self, with: NodeId, answer: &JoinAnswer) -> bool {
+        match answer {
+            JoinAnswer::Later | JoinAnswer::Here { .. } | JoinAnswer::Trust(_) => true,
+            JoinAnswer::Elsewhere { .. } => self.strangers.get(&with).is_some_and(|with| with.is_fresh),
+            JoinAnswer::Welcome(_) | JoinAnswer::Refused(_) => false,
+        }
+    }
+
+    /// Whether a node has said nothing else for so long that it counts as a refusal, by whatever key it has:
+    /// one host has as many as it likes.
+    fn is_put_off_for_long(&mut self, ctx: &Context<'_>, (with, at): (NodeId, SocketAddr)) -> bool {
         let Some(stranger) = self.strangers.get_mut(&with) else { return false };
         let since = *stranger.later_since.get_or_insert(ctx.now.time);
-        ctx.now.time.since(since) > LATER_MAX
+        let is_long = ctx.now.time.since(since) > LATER_MAX;
+        if is_long {
+            self.note_stall(ctx, at, RETRY_REFUSED);
+        }
+        is_long
     }
 
     /// Another node lets this one in, says `with`. Who is not fresh goes only to whom a person named, and
@@ -516,12 +556,13 @@ impl Joining {
         (!stranger.is_fresh).then_some(RETRY_REFUSED)
     }
 
-    /// Somebody proved a key at this address and did not answer, if there is one.
-    fn note_stall(&mut self, ctx: &Context<'_>, address: SocketAddr) {
+    /// Somebody proved a key at this address, if there is one, and held this node up.
+    fn note_stall(&mut self, ctx: &Context<'_>, address: SocketAddr, lasting: Duration) {
         let now = ctx.now.time;
         self.stalled.retain(|_, until| *until > now);
         if !address.ip().is_unspecified() && self.stalled.len() < STALLED_MAX {
-            self.stalled.insert(address.ip(), now + STALL_LASTS);
+            let until = self.stalled.entry(address.ip()).or_insert(now + lasting);
+            *until = (now + lasting).max(*until);
         }
     }
 
@@ -568,7 +609,7 @@ impl Joining {
         let addresses = welcome.coordinator_addresses.iter().filter(is_useful).copied().collect();
         let coordinator = welcome.coordinator;
         let step = GrantStep::AwaitingTrust { until: ctx.now.time + GRANT_MAX, log: Box::new(None) };
-        self.grant = Some(Grant { by, is_named, welcome, words, step });
+        self.grant = Some(Grant { by, at: address, is_named, welcome, words, step });
         out.push(JoiningOutput::MembersChanged);
         out.push(JoiningOutput::Prefer { node: by, address });
         out.push(JoiningOutput::Learn { node: coordinator, addresses, is_vouched: is_named });
@@ -579,9 +620,15 @@ impl Joining {
         let is_over = |grant: &mut Grant| grant.deadline().is_some_and(|until| ctx.now.time >= until);
         if let Some(grant) = self.grant.take_if(is_over) {
             tracing::debug!(peer = %grant.by, coordinator = %grant.welcome.coordinator, "let in, but no log came");
-            self.not_by_code(grant.by, NotLetIn::NoLog, None);
+            self.grant_failed(ctx, (grant.by, grant.at), NotLetIn::NoLog);
             out.push(JoiningOutput::MembersChanged);
         }
+    }
+
+    /// Who let this node in brought it into no cluster: others come first, or it would do so again and again.
+    fn grant_failed(&mut self, ctx: &Context<'_>, (by, at): (NodeId, SocketAddr), reason: NotLetIn) {
+        self.note_stall(ctx, at, STALL_LASTS);
+        self.attempt_failed(ctx, by, reason);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rules of joining, one test each. [`World`] carries messages between several [`Joining`]s and stands in for
 //! their keys, disks and links; [`Node`] is one of them.
 
+mod held_up;
 mod left;
 mod named;
 mod window;
@@ -1725,10 +1726,10 @@ fn who_let_this_node_in_and_came_back_is_asked_again_when_no_log_came() {
     for is_lost in [true, false] {
         node.call(|joining, ctx, out| joining.found(ctx, found(is_lost), out));
     }
-    node.wait(Duration::from_millis(14_999));
+    node.wait(Duration::from_millis(15_999));
     assert!(node.asks().is_empty());
     node.wait(Duration::from_millis(1));
-    assert_eq!(node.asks(), [founder.me()]);
+    assert_eq!(node.asks(), [founder.me()], "a second later, as who did not answer");
 }
 
 #[test]

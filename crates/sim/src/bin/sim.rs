@@ -64,7 +64,7 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Args, String> {
                 let kind = Kind::named(&name);
                 parsed.choice.kind = kind.ok_or_else(|| {
                     format!(
-                        "{name} is no kind of run: faults, everything, quiet, join, lies, wire or strangers"
+                        "{name} is no kind of run: faults, everything, quiet, join, lies, wire, strangers or window"
                     )
                 })?;
             }

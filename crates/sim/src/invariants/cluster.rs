@@ -25,7 +25,9 @@ pub(super) fn agrees_and_serves_in_20_s(
     facts: &Facts<'_>,
     seen: &Observation<'_>,
 ) -> Result<(), String> {
-    let is_due = matches!(seen, Observation::Look | Observation::End)
+    // At join windows some stay alone, and some members are strangers that no link leads to.
+    let is_due = facts.scenario.windows.is_none()
+        && matches!(seen, Observation::Look | Observation::End)
         && facts.now > facts.scenario.calm_from() + SERVES_WITHIN;
     if !is_due || std::mem::replace(&mut watch.cluster.is_checked, true) {
         return Ok(());

@@ -1,0 +1,125 @@
+//! Strangers that say what holds a new node up, and an honest node beside them.
+
+use super::*;
+
+/// Whom it asked what, and where.
+fn questions(node: &mut Node) -> Vec<(NodeId, JoinPurpose, Vec<SocketAddr>)> {
+    let asks = node.take().into_iter().filter_map(|output| match output {
+        JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, addresses, ask, .. })) => {
+            Some((with, ask.what, addresses))
+        }
+        _ => None,
+    });
+    asks.collect()
+}
+
+#[test]
+fn what_another_says_of_a_node_replaces_no_address_that_it_announced() {
+    let keys = keys(3);
+    let (liar, honest) = (keys[0].1, keys[1].1);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(liar, false);
+    node.found(honest, false);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [liar]);
+    let nowhere = SocketAddr::from(([10, 9, 9, 9], 4000));
+    node.answered(liar, Ok(JoinAnswer::Elsewhere { node: honest, addresses: vec![nowhere] }));
+    let asked = questions(&mut node);
+    assert_eq!(asked, [(honest, JoinPurpose::Membership, vec![address(honest), nowhere])]);
+}
+
+/// The lowest new node answers whatever it likes, but neither lets in nor refuses: the others found a cluster
+/// without it.
+#[test]
+fn who_answers_neither_yes_nor_no_keeps_nobody_apart() {
+    let other = NodeId([255; 32]);
+    let answers = [
+        JoinAnswer::Here { name: "here".to_owned(), fresh: true },
+        JoinAnswer::Trust(Vec::new()),
+        JoinAnswer::Elsewhere { node: other, addresses: vec![address(other)] },
+    ];
+    for answer in answers {
+        let keys = keys(3);
+        let honest = keys[1].1;
+        let mut node = Node::fresh(keys[2].clone(), &[]);
+        node.found(keys[0].1, true);
+        node.found(honest, true);
+        node.wait(ALL_ARE_SEEN);
+        let mut is_asked = false;
+        for _ in 0..60 {
+            for (with, what, _) in questions(&mut node) {
+                is_asked |= with == honest && what == JoinPurpose::Membership;
+                node.answered(with, Ok(answer.clone()));
+            }
+            node.wait(Duration::from_millis(300));
+        }
+        assert!(is_asked, "{answer:?} for 18 s");
+    }
+}
+
+#[test]
+fn one_host_that_puts_off_with_many_keys_is_passed_over_with_all_of_them() {
+    let keys = keys(6);
+    let honest = keys[4].1;
+    let mut node = Node::fresh(keys[5].clone(), &[]);
+    let host = SocketAddr::from(([10, 9, 9, 9], 4000));
+    for (_, fake) in &keys[..4] {
+        let found = DiscoveredNode {
+            node: *fake,
+            addresses: vec![host],
+            name: None,
+            group: Some("home".to_owned()),
+            is_fresh: true,
+            is_lost: false,
+        };
+        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+    }
+    node.found(honest, true);
+    node.wait(ALL_ARE_SEEN);
+    for _ in 0..40 {
+        for (with, ..) in questions(&mut node) {
+            if with == honest {
+                return;
+            }
+            let (words, answer) = (String::new(), Ok(JoinAnswer::Later));
+            let event = JoinEvent::Answered { with, address: host, words, answer };
+            node.call(|joining, ctx, out| joining.event(ctx, event, out));
+        }
+        node.wait(Duration::from_millis(300));
+    }
+    panic!("keys of one host put a join off for 12 s");
+}
+
+#[test]
+fn who_lets_in_and_sends_no_log_comes_behind_the_others_then() {
+    let keys = keys(3);
+    let liar = Node::fresh(keys[0].clone(), &[]);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(liar.me(), false);
+    node.found(keys[1].1, false);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [liar.me()]);
+    node.answered(liar.me(), Ok(JoinAnswer::Welcome(Box::new(liar.welcome()))));
+    node.wait(Duration::from_millis(14_999));
+    assert!(node.asks().is_empty());
+    node.wait(Duration::from_millis(1));
+    assert_eq!(node.asks(), [keys[1].1]);
+}
+
+#[test]
+fn who_does_not_say_who_it_is_is_not_waited_for() {
+    let keys = keys(3);
+    let honest = keys[1].1;
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.found(honest, true);
+    node.joining.attempts_failed = 2; // all must say who they are
+    node.wait(SHORT);
+    for (with, what, _) in questions(&mut node) {
+        assert_eq!(what, JoinPurpose::Name);
+        let here = JoinAnswer::Here { name: "here".to_owned(), fresh: true };
+        node.answered(with, Ok(if with == honest { here } else { JoinAnswer::Later }));
+    }
+    node.wait(ALL_ARE_SEEN);
+    assert!(node.asks().contains(&honest));
+}
