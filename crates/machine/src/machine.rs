@@ -138,6 +138,7 @@ impl NodeMachine {
             held_steps: HeldSteps::default(),
             step_corrections: StepCorrections::default(),
             schedulers: BTreeMap::new(),
+            pages_left: BTreeMap::new(),
             has_draft: config.speculation == Speculation::Model,
             instance_failures: Vec::new(),
             instances: Arc::default(),

@@ -12,7 +12,7 @@ use super::preemption::Shares;
 use super::queue::Waiting;
 use super::sequence::{Guesser, REPORT_BUDGET, Running};
 use super::{Flight, Scheduler, SchedulerOutput, Speculation, StepSize};
-use crate::wire::{StageCommand, StepMessage, Submission, limits};
+use crate::wire::{StageCommand, StageRange, StepMessage, Submission, limits};
 
 /// Sequences opened in front of one step. With the next bound it keeps a step's header within its limit.
 const OPENS_MAX: usize = 16;
@@ -43,13 +43,13 @@ impl Scheduler {
             if is_full || self.running.values().any(Running::awaits_drafts) {
                 return;
             }
-            let sequences = self.compose(out);
+            let (sequences, rebuilds) = self.compose(out);
             // Commands alone can wait for a step on its way: when it comes back there may be more to send.
             let is_worth_it = !self.commands.is_empty() && self.in_flight.is_empty();
             if sequences.is_empty() && !is_worth_it {
                 return;
             }
-            let message = self.send(now, sequences);
+            let message = self.send(now, sequences, rebuilds);
             out.push(SchedulerOutput::Step(message));
         }
     }
@@ -145,9 +145,15 @@ impl Scheduler {
 
     /// The parts of the next step: the longest waiting decodes, then prompts in order of admission. Decodes
     /// are spread over as many micro-batches as there are stages, so that no stage idles while another
-    /// computes.
-    fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> Vec<StepSequence> {
+    /// computes. Or, in turn with those, a part of what some stages alone must rebuild.
+    fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> (Vec<StepSequence>, Option<StageRange>) {
         let decoding = self.running.values().filter(|r| r.is_decoding()).count();
+        let chunk_tokens = self.chunk_tokens(decoding > 0);
+        if !self.rebuilt_last
+            && let Some(part) = self.take_rebuild(chunk_tokens)
+        {
+            return (vec![part], self.rebuilds);
+        }
         let share = decoding.div_ceil(self.placement.stages.len());
         let ready =
             self.running.iter().filter_map(|(&id, r)| r.decode_since().map(|since| (since, r.ticket, id)));
@@ -160,7 +166,21 @@ impl Scheduler {
         prompts.sort_unstable();
 
         let order: Vec<SequenceId> = decodes.chain(prompts.into_iter().map(|(_, id)| id)).collect();
-        self.take(&order, self.chunk_tokens(decoding > 0), out)
+        let sequences = self.take(&order, chunk_tokens, out);
+        match sequences.is_empty().then(|| self.take_rebuild(chunk_tokens)).flatten() {
+            Some(part) => (vec![part], self.rebuilds),
+            None => (sequences, None),
+        }
+    }
+
+    /// Whole pages of the first sequence that has some to be rebuilt.
+    fn take_rebuild(&mut self, chunk_tokens: usize) -> Option<StepSequence> {
+        self.rebuilds?;
+        let page_tokens = self.pages.page_tokens() as usize;
+        let chunk_tokens = (chunk_tokens / page_tokens).max(1) * page_tokens;
+        let rebuilding = self.running.iter().filter(|(_, r)| r.is_rebuilding());
+        let first = rebuilding.min_by_key(|(_, r)| r.ticket).map(|(&sequence, _)| sequence)?;
+        self.running.get_mut(&first)?.take_rebuild(first, chunk_tokens)
     }
 
     /// Prompt tokens of the next step: as many as their share of time allows. While anyone decodes, as many
@@ -206,6 +226,9 @@ impl Scheduler {
                 self.prompt_tokens += running.tokens().len() as u64;
                 self.cached_tokens += u64::from(running.claim.cached_tokens());
             }
+            if running.is_rebuilding() {
+                continue;
+            }
             let Some(part) = running.take(id, chunk_left, &mut drafts) else { continue };
             reports_left -= if part.sample { report_cost } else { 0 };
             chunk_left -= if is_prompt { part.tokens.len() } else { part.drafts as usize };
@@ -221,11 +244,13 @@ impl Scheduler {
         sequences
     }
 
-    fn send(&mut self, now: Time, sequences: Vec<StepSequence>) -> StepMessage {
+    fn send(&mut self, now: Time, sequences: Vec<StepSequence>, rebuilds: Option<StageRange>) -> StepMessage {
+        self.rebuilt_last = rebuilds.is_some();
         self.steps += 1;
         self.step_last += 1;
         let pause = now.since(self.completed_at);
-        let mut flight = Flight { step: self.step_last, sent_at: now, pause, ..Flight::default() };
+        let (step, rebuilds_pages) = (self.step_last, rebuilds.is_some());
+        let mut flight = Flight { step, sent_at: now, pause, rebuilds: rebuilds_pages, ..Flight::default() };
         for part in &sequences {
             let Some(running) = self.running.get(&part.sequence) else { continue };
             flight.add(running, part);
@@ -239,6 +264,7 @@ impl Scheduler {
             failures: Vec::new(),
             pages: Vec::new(),
             kept: Vec::new(),
+            rebuilds,
             computed_us: Vec::new(),
             rows_dtype: WireDType::F32,
             rows: Bytes::new(),

@@ -54,7 +54,8 @@ impl Scheduler {
         let guessing = flight.drafts > 0 && self.config.speculation == Speculation::Model;
         let paced_from = if guessing { self.completed_at } else { began };
         self.completed_at = now;
-        if tokens.failures.is_empty() {
+        // Of a step of some stages nothing is learnt of those of all.
+        if tokens.failures.is_empty() && !flight.rebuilds {
             self.times.learn(flight.size(), now.since(flight.sent_at));
             self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);
         }
@@ -85,6 +86,9 @@ impl Scheduler {
 
     /// Takes in what a step took if it was of a sequence that has the pipeline to itself.
     fn time_alone(&mut self, flight: &Flight, computed_us: &[u32], is_whole: bool) {
+        if flight.rebuilds {
+            return self.alone.crowded(self.completed_at);
+        }
         let mut tickets = flight.tickets();
         let only = match (tickets.next(), tickets.next()) {
             (Some((ticket, sequence)), None) if is_whole && self.running.len() == 1 => {
@@ -173,7 +177,19 @@ impl Scheduler {
     /// Prompts went on by a chunk: their full pages may be read by others from now on.
     fn keep_chunks(&mut self, flight: &Flight) {
         for &(ticket, sequence, end) in &flight.chunks {
-            self.keep(sequence, ticket, end);
+            match flight.rebuilds {
+                true => self.rebuilt(sequence, ticket, end),
+                false => self.keep(sequence, ticket, end),
+            }
+        }
+    }
+
+    /// Of a sequence the stages that lacked them have the pages up to `end`.
+    fn rebuilt(&mut self, sequence: SequenceId, ticket: u64, end: u32) {
+        let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else { return };
+        let pages = running.rebuilt(&mut self.pages, end);
+        if !pages.is_empty() {
+            self.commands.push(StageCommand::Keep { sequence, pages });
         }
     }
 

@@ -52,6 +52,7 @@ fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<Ste
         failures: vec![],
         pages: vec![],
         kept: vec![],
+        rebuilds: None,
         computed_us: vec![],
         rows_dtype: WireDType::F32,
         rows,
