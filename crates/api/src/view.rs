@@ -755,8 +755,8 @@ pub struct StageView {
     pub weight_bytes_waiting: u64,
     /// Bytes of its key-value cache.
     pub kv_bytes: u64,
-    /// Bytes of hidden rows that it keeps: with them the stage behind it is rebuilt when that is lost, and none
-    /// in front computes again.
+    /// Bytes of hidden rows that it keeps: with them the stage behind it is rebuilt when that is lost, and
+    /// none in front computes again.
     #[serde(default)]
     pub rows_bytes: u64,
     /// The most that these rows may take, in the memory that the node leaves free.

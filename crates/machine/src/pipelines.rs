@@ -11,6 +11,8 @@ use exo_cluster::{
     DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
     StageInput, StageMachine, StageOutput, Undeliverable,
 };
+#[cfg(feature = "planted")]
+use exo_types::Term;
 use exo_types::{FailureKind, InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
 
 use crate::{DraftAsk, DraftEvent, Effect, NodeMachine, Notice, StepJob};
@@ -62,6 +64,12 @@ impl NodeMachine {
                 #[cfg(feature = "planted")]
                 StageOutput::Rewire { term, .. } if self.has_bug(crate::planted::Bug::ForgetsNamed) => {
                     self.out.push(Effect::Rewire { engine, position, term, keep: Vec::new() });
+                }
+                #[cfg(feature = "planted")]
+                StageOutput::Rewire { term: Term::FIRST, .. }
+                    if self.has_bug(crate::planted::Bug::KeepsPages) =>
+                {
+                    self.feed_stage(position, StageInput::Rewired { term: Term::FIRST });
                 }
                 StageOutput::Rewire { term, keep } => {
                     self.out.push(Effect::Rewire { engine, position, term, keep });

@@ -38,7 +38,7 @@ pub(crate) struct Engine {
 
 /// Bytes of hidden rows that the stages of a node keep in all, for when the stage behind one of them is lost.
 /// They are part of what a node leaves free on its machine.
-pub(crate) const ROWS_BYTES_MAX: u64 = 128 << 20;
+const KEPT_ROWS_BYTES_MAX: u64 = 128 << 20;
 
 /// A fetch under way.
 #[derive(Debug)]
@@ -346,7 +346,7 @@ impl NodeMachine {
         let of_stages = self.stages.values().map(|stage| stage.machine.rows_kept().1);
         let others = self.engines.iter().filter(|(id, _)| **id != engine);
         let of_left = others.filter_map(|(_, entry)| Some(entry.left.as_ref()?.rows_bytes()));
-        ROWS_BYTES_MAX.saturating_sub(of_stages.chain(of_left).sum())
+        KEPT_ROWS_BYTES_MAX.saturating_sub(of_stages.chain(of_left).sum())
     }
 
     fn wire_one(&mut self, index: usize) -> bool {

@@ -498,8 +498,8 @@ fn an_answer_goes_on_at_once_when_the_coordinator_dies_with_a_stage_of_it() {
     assert!(slowest < Duration::from_millis(2_500), "{slowest:?}");
 }
 
-/// A stage is lost under an answer with a long prompt. The one in front of it sends the rows that it kept, and
-/// what is in front computes no page of the prompt again.
+/// A stage is lost under an answer with a long prompt. The one in front of it sends the rows that it kept,
+/// and no stage in front computes a page of the prompt again.
 #[test]
 fn a_lost_stage_is_rebuilt_from_kept_rows_and_none_in_front_computes_again() {
     const PROMPT: u32 = 80;

@@ -7,8 +7,8 @@ use exo_types::{PageKey, Placement, Principal};
 pub(super) struct PageHash([u8; 32]);
 
 impl PageHash {
-    /// A name for a page of this content. Pages of other content have other names, whoever gives them: a stage
-    /// may still keep some that the scheduler of an earlier placement named.
+    /// A name for a page of this content. Pages of other content have other names, whoever gives them: a
+    /// stage may still keep some that the scheduler of an earlier placement named.
     pub(super) fn name(self, serial: u64) -> PageKey {
         let content = self.0.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         PageKey(content.wrapping_add(serial))

@@ -170,9 +170,9 @@ impl Pages {
         self.claimed() + idle + need.pages_max - count <= self.total
     }
 
-    /// The kept page that a sequence may begin with behind `index` others, and whether a stage lacks it. Behind
-    /// one that a stage lacks (`lacks_any`) come only such: each stage opens a sequence with the first pages
-    /// that it has. What another sequence rebuilds is waited for.
+    /// The kept page that a sequence may begin with behind `index` others, and whether a stage lacks it.
+    /// Behind one that a stage lacks (`lacks_any`) come only such: each stage opens a sequence with the first
+    /// pages that it has. What another sequence rebuilds is waited for.
     fn find_next(&self, need: &Need, index: usize, lacks_any: bool) -> Option<(PageKey, bool)> {
         let hash = need.chain.get(index).filter(|_| index < need.reusable)?;
         let key = self.kept.find(hash)?;
@@ -217,8 +217,8 @@ impl Pages {
         }
     }
 
-    /// Whether the next page it would rebuild or compute is being rebuilt or computed by another sequence: then
-    /// waiting is cheaper.
+    /// Whether the next page it would rebuild or compute is being rebuilt or computed by another sequence:
+    /// then waiting is cheaper.
     pub(super) fn is_coming(&self, claim: &Claim) -> bool {
         let is_coming = |index: usize| {
             let hash = claim.need.chain.get(index).filter(|_| index < claim.need.reusable);
@@ -272,8 +272,8 @@ impl Pages {
         pages
     }
 
-    /// Up to its first `end` positions the stages that lacked them have computed the pages that it began with.
-    /// Gives those to be kept there, with their names.
+    /// Up to position `end` the stages that lacked them have computed the pages that it began with. Gives
+    /// those to be kept there, with their names.
     pub(super) fn rebuilt(&mut self, claim: &mut Claim, end: u32) -> Vec<(u32, PageKey)> {
         let full = ((end / self.page_tokens) as usize).min(claim.begun_with);
         let mut pages = Vec::new();

@@ -134,8 +134,8 @@ impl Running {
         sampling_bytes_about(&self.sampling)
     }
 
-    /// What opens it on the stages, once: its prompt starts behind the pages it begins with, but for those that
-    /// some stages lack.
+    /// What opens it on the stages, once: its prompt starts behind the pages it begins with, but for those
+    /// that some stages lack.
     pub(super) fn open(&mut self) -> Option<StageCommand> {
         let spec = self.unopened.take()?;
         self.next = Next::Prefill { sent: self.claim.complete_tokens() as usize };
@@ -147,8 +147,8 @@ impl Running {
         pages.keep(&mut self.claim, &self.tokens, computed)
     }
 
-    /// The stages that lacked them have computed the pages it began with, up to this position: the pages to keep
-    /// there, with their names.
+    /// The stages that lacked them have computed the pages it began with, up to this position: the pages to
+    /// keep there, with their names.
     pub(super) fn rebuilt(&mut self, pages: &mut Pages, end: u32) -> Vec<(u32, PageKey)> {
         pages.rebuilt(&mut self.claim, end)
     }

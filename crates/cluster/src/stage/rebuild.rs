@@ -1,9 +1,9 @@
 //! Pages that a stage lacks because it was loaded anew, while those around it still keep them.
 //!
 //! Step 0 finds out: a stage that has none of the pages that it names says so instead of striking them out,
-//! and the stage in front of it strikes out those whose rows it did not keep. A sequence that begins with such
-//! pages has them computed by the stages that lack them alone, and kept there under the same names. What a
-//! stage keeps outlives its placement, as long as its engine stays and the next placement is of the same
+//! and the stage in front of it strikes out those whose rows it did not keep. A sequence that begins with
+//! such pages has them computed by the stages that lack them alone, and kept there under the same names. What
+//! a stage keeps outlives its placement, as long as its engine stays and the next placement is of the same
 //! instance.
 
 use std::collections::BTreeMap;
