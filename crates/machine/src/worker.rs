@@ -38,7 +38,7 @@ pub(crate) struct Engine {
 
 /// Bytes of hidden rows that the stages of a node keep in all, for when the stage behind one of them is lost.
 /// They are part of what a node leaves free on its machine.
-const KEPT_ROWS_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const KEPT_ROWS_BYTES_MAX: u64 = 128 << 20;
 
 /// A fetch under way.
 #[derive(Debug)]
