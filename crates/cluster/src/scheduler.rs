@@ -98,6 +98,8 @@ pub struct Scheduler {
     commands: Vec<StageCommand>,
     in_flight: VecDeque<Flight>,
     pace: Pace,
+    /// Of steps that only the stages compute that lack pages.
+    rebuild_pace: Pace,
     alone: Alone,
     times: StepTimes,
     /// The last step of the term.
@@ -177,6 +179,7 @@ impl Scheduler {
             commands: Vec::new(),
             in_flight: VecDeque::new(),
             pace: Pace::default(),
+            rebuild_pace: Pace::default(),
             alone: Alone::default(),
             times: StepTimes::default(),
             step_last: 0,

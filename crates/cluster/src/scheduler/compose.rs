@@ -7,6 +7,7 @@ use exo_types::{SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
 
 use super::drafting::Drafting;
 use super::lookup::Lookup;
+use super::pace::Pace;
 use super::pages::Pages;
 use super::preemption::Shares;
 use super::queue::Waiting;
@@ -148,9 +149,8 @@ impl Scheduler {
     /// computes. Or, in turn with those, a part of what some stages alone must rebuild.
     fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> (Vec<StepSequence>, Option<StageRange>) {
         let decoding = self.running.values().filter(|r| r.is_decoding()).count();
-        let chunk_tokens = self.chunk_tokens(decoding > 0);
         if !self.rebuilt_last
-            && let Some(part) = self.take_rebuild(chunk_tokens)
+            && let Some(part) = self.take_rebuild(decoding > 0)
         {
             return (vec![part], self.rebuilds);
         }
@@ -166,18 +166,18 @@ impl Scheduler {
         prompts.sort_unstable();
 
         let order: Vec<SequenceId> = decodes.chain(prompts.into_iter().map(|(_, id)| id)).collect();
-        let sequences = self.take(&order, chunk_tokens, out);
-        match sequences.is_empty().then(|| self.take_rebuild(chunk_tokens)).flatten() {
+        let sequences = self.take(&order, self.chunk_tokens(decoding > 0), out);
+        match sequences.is_empty().then(|| self.take_rebuild(decoding > 0)).flatten() {
             Some(part) => (vec![part], self.rebuilds),
             None => (sequences, None),
         }
     }
 
     /// Whole pages of the first sequence that has some to be rebuilt.
-    fn take_rebuild(&mut self, chunk_tokens: usize) -> Option<StepSequence> {
+    fn take_rebuild(&mut self, anyone_decodes: bool) -> Option<StepSequence> {
         self.rebuilds?;
         let page_tokens = self.pages.page_tokens() as usize;
-        let chunk_tokens = (chunk_tokens / page_tokens).max(1) * page_tokens;
+        let chunk_tokens = (self.rebuild_tokens(anyone_decodes) / page_tokens).max(1) * page_tokens;
         let rebuilding = self.running.iter().filter(|(_, r)| r.is_rebuilding());
         let first = rebuilding.min_by_key(|(_, r)| r.ticket).map(|(&sequence, _)| sequence)?;
         self.running.get_mut(&first)?.take_rebuild(first, chunk_tokens)
@@ -187,6 +187,15 @@ impl Scheduler {
     /// steps as there are stages may be in flight, and a running sequence's token waits for all of them, so
     /// each has its part of the share; several chunks also keep several stages busy.
     fn chunk_tokens(&self, anyone_decodes: bool) -> usize {
+        self.tokens_within_share(&self.pace, anyone_decodes)
+    }
+
+    /// The same of a step that only some stages compute, which have a pace of their own.
+    fn rebuild_tokens(&self, anyone_decodes: bool) -> usize {
+        self.tokens_within_share(&self.rebuild_pace, anyone_decodes)
+    }
+
+    fn tokens_within_share(&self, pace: &Pace, anyone_decodes: bool) -> usize {
         let stages = self.placement.stages.len().max(1) as u32;
         let (share, unmeasured) = if anyone_decodes {
             (self.config.prompt_share, CHUNK_TOKENS_UNMEASURED)
@@ -195,7 +204,7 @@ impl Scheduler {
         };
         let chunk_max = self.config.chunk_tokens_max.max(1);
         let max = exo_planner::chunk_tokens(self.placement.stages.len(), chunk_max);
-        let tokens = self.pace.prompt_tokens_within(share / stages).unwrap_or(unmeasured);
+        let tokens = pace.prompt_tokens_within(share / stages).unwrap_or(unmeasured);
         (tokens.max(CHUNK_TOKENS_MIN).min(max) as usize).min(limits::STEP_TOKENS_MAX - limits::SEQUENCES_MAX)
     }
 

@@ -54,12 +54,16 @@ impl Scheduler {
         let guessing = flight.drafts > 0 && self.config.speculation == Speculation::Model;
         let paced_from = if guessing { self.completed_at } else { began };
         self.completed_at = now;
-        // Of a step of some stages nothing is learnt of those of all.
-        if tokens.failures.is_empty() && !flight.rebuilds {
+        let is_whole = tokens.failures.is_empty();
+        if is_whole && flight.rebuilds {
+            // Of those of all stages it says nothing.
+            let (took, prompt_tokens) = (now.since(began), flight.prompt_tokens);
+            self.rebuild_pace.learn(StepCost { took, prompt_tokens, decodes: 0, generated: 0 });
+        } else if is_whole {
             self.times.learn(flight.size(), now.since(flight.sent_at));
             self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);
         }
-        self.time_alone(&flight, &tokens.computed_us, tokens.failures.is_empty());
+        self.time_alone(&flight, &tokens.computed_us, is_whole);
         self.take_failures(&flight, &tokens.failures, out);
         if !tokens.results.is_empty() {
             self.terms.token_came();
