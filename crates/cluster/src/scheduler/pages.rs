@@ -161,7 +161,7 @@ impl Pages {
 
     /// Whether there are pages for it, kept ones that nobody uses counted as free.
     pub(super) fn can_claim(&self, need: &Need) -> bool {
-        let (mut count, mut idle, mut lacks_any) = (0, 0, false);
+        let (mut count, mut idle, mut lacks_any) = (0_u32, 0_u32, false);
         while let Some((key, lacks)) = self.find_next(need, count as usize, lacks_any) {
             count += 1;
             idle += u32::from(self.kept.is_idle(key));
