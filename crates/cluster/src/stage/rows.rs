@@ -7,6 +7,7 @@
 //! that are promised to a stage stay until it has its page.
 
 use std::cmp::Reverse;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use exo_types::{PageKey, SequenceId};
@@ -68,6 +69,11 @@ impl KeptRows {
         while self.bytes > self.max_bytes && self.drop_oldest(u64::MAX) {}
     }
 
+    /// Of a page, full or not.
+    fn page_bytes(&self) -> u64 {
+        self.row_bytes as u64 * u64::from(self.page_tokens)
+    }
+
     /// Bytes they take, and at most.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.bytes, self.max_bytes)
@@ -89,23 +95,27 @@ impl KeptRows {
 
     /// Rows of a sequence are sent on, from position `start` on. What it had from there on is void.
     pub(super) fn note(&mut self, sequence: SequenceId, start: u32, rows: &[u8]) {
-        let (page_tokens, row_bytes) = (self.page_tokens, self.row_bytes);
-        let page_bytes = row_bytes * page_tokens as usize;
+        let (page_tokens, row_bytes, page_bytes) = (self.page_tokens, self.row_bytes, self.page_bytes());
         let Some(growing) = self.growing.get_mut(&sequence).filter(|growing| !growing.is_cut) else { return };
         if self.max_bytes == 0 || page_tokens == 0 || row_bytes == 0 {
             return;
         }
         let void = growing.by_page.split_off(&(start / page_tokens + 1));
-        self.bytes -= void.values().map(|rows| rows.len() as u64).sum::<u64>();
+        self.bytes -= void.len() as u64 * page_bytes;
         for (position, row) in (start..).zip(rows.chunks_exact(row_bytes)) {
             let (index, at) = (position / page_tokens, (position % page_tokens) as usize * row_bytes);
-            let page = growing.by_page.entry(index).or_insert_with(|| Vec::with_capacity(page_bytes));
-            self.bytes -= page.len().saturating_sub(at) as u64;
+            let page = match growing.by_page.entry(index) {
+                Entry::Occupied(page) => page.into_mut(),
+                Entry::Vacant(place) if at == 0 => {
+                    self.bytes += page_bytes;
+                    place.insert(Vec::with_capacity(page_bytes as usize))
+                }
+                // A page whose first positions came from elsewhere has no rows for them.
+                Entry::Vacant(_) => continue,
+            };
             page.truncate(at);
-            // A page whose first positions came from elsewhere has no rows for them.
             if page.len() == at {
                 page.extend_from_slice(row);
-                self.bytes += row_bytes as u64;
             }
         }
         let opened = growing.opened;
@@ -122,8 +132,8 @@ impl KeptRows {
         let Some(growing) = self.growing.get_mut(&sequence) else { return };
         let opened = growing.opened;
         let Some(rows) = growing.by_page.remove(&index) else { return };
-        if rows.len() < self.page_tokens as usize * self.row_bytes {
-            self.bytes -= rows.len() as u64;
+        if (rows.len() as u64) < self.page_bytes() {
+            self.bytes -= self.page_bytes();
             return;
         }
         let age = (opened, Reverse(index), key);
@@ -133,9 +143,8 @@ impl KeptRows {
 
     /// The sequence is closed.
     pub(super) fn close(&mut self, sequence: SequenceId) {
-        let closed = self.growing.remove(&sequence);
-        let rows = closed.iter().flat_map(|growing| growing.by_page.values());
-        self.bytes -= rows.map(|rows| rows.len() as u64).sum::<u64>();
+        let pages = self.growing.remove(&sequence).map_or(0, |closed| closed.by_page.len());
+        self.bytes -= pages as u64 * self.page_bytes();
     }
 
     /// The page is kept no longer.
@@ -143,7 +152,7 @@ impl KeptRows {
         self.promised.remove(&key);
         if let Some(page) = self.pages.remove(&key) {
             self.by_age.remove(&page.age);
-            self.bytes -= page.rows.len() as u64;
+            self.bytes -= self.page_bytes();
         }
     }
 
@@ -188,8 +197,8 @@ impl KeptRows {
     fn cut(&mut self, sequence: SequenceId) {
         let Some(growing) = self.growing.get_mut(&sequence) else { return };
         growing.is_cut = true;
-        let rows = std::mem::take(&mut growing.by_page);
-        self.bytes -= rows.values().map(|rows| rows.len() as u64).sum::<u64>();
+        let pages = std::mem::take(&mut growing.by_page).len();
+        self.bytes -= pages as u64 * self.page_bytes();
         tracing::trace!(%sequence, bytes = self.bytes, max_bytes = self.max_bytes, "no room to keep rows");
     }
 }
