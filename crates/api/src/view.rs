@@ -753,6 +753,13 @@ pub struct StageView {
     pub weight_bytes_waiting: u64,
     /// Bytes of its key-value cache.
     pub kv_bytes: u64,
+    /// Bytes of hidden rows that it keeps: with them the stage behind it is rebuilt when that is lost, and
+    /// none in front computes again.
+    #[serde(default)]
+    pub rows_bytes: u64,
+    /// The most that these rows may take, in the memory that the node leaves free.
+    #[serde(default)]
+    pub rows_bytes_max: u64,
     /// Share of a token's time spent here, 0 to 1, measured.
     #[serde(default)]
     pub time_share: Option<f64>,

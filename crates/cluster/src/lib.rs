@@ -58,11 +58,12 @@ pub use replication::{FollowerStep, LeaderStep, follow, lead};
 #[cfg(feature = "planted")]
 pub use scheduler::planted::SchedulerBug;
 pub use scheduler::{
-    STEP_PER_TOKEN, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
-    UnknownSpeculation,
+    PagesLeft, STEP_PER_TOKEN, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats,
+    Speculation, UnknownSpeculation,
 };
 pub use stage::{
     ComputeResult, FailedSequence, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput,
+    StagePagesLeft,
 };
 pub use stage_status::StageStatus;
 pub use state::{ApplyError, State, StateInstance};

@@ -9,7 +9,8 @@
 //! token is in flight waits for it. Prompts get a share of time beside decodes, not of tokens: the scheduler
 //! learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once, because the
 //! `Close` that frees them travels in front of the `Open` that takes them. When a link takes steps with it,
-//! the next term begins in place ([`terms`]).
+//! the next term begins in place ([`terms`]). Pages that stages keep outlive a placement as well: those that
+//! were loaded anew rebuild what running sequences need of them, in steps of their own.
 //!
 //! A decode may carry drafts, guessed from the sequence's own text ([`lookup`]), as many as raise the rate at
 //! which tokens come ([`row_cost`]); none where they do not. A small model may guess instead ([`drafting`]);
@@ -66,7 +67,7 @@ pub use self::types::{
     UnknownSpeculation,
 };
 use crate::failures::{PipelineFailure, TermEnd};
-use crate::wire::{AloneTimes, StageCommand, StagePages, TokensMessage};
+use crate::wire::{AloneTimes, StageCommand, StagePages, StageRange, TokensMessage, limits};
 
 /// How often a driver without a token hears that its sequence is on its way.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
@@ -89,10 +90,16 @@ pub struct Scheduler {
     ended: EndedSequences,
     /// Grows with every admission: the order of prompts, and what tells two lives of one id apart.
     tickets: u64,
+    /// Stages that lack the pages that the others kept when the term began.
+    rebuilds: Option<StageRange>,
+    /// Whether the last step was for these alone.
+    rebuilt_last: bool,
     /// Commands for the next step.
     commands: Vec<StageCommand>,
     in_flight: VecDeque<Flight>,
     pace: Pace,
+    /// Of steps that only the stages compute that lack pages.
+    rebuild_pace: Pace,
     alone: Alone,
     times: StepTimes,
     /// The last step of the term.
@@ -139,11 +146,17 @@ struct Flight {
     decodes: u32,
     /// Drafts among the tokens.
     drafts: u32,
+    /// Whether only the stages compute it that lack pages.
+    rebuilds: bool,
     /// Parts that sample in it, with the tickets of their sequences.
     sampled: Vec<(u64, StepSequence)>,
     /// Chunks of prompts that do not: ticket, sequence, end.
     chunks: Vec<(u64, SequenceId, u32)>,
 }
+
+/// What the stages of a placement kept, for the next placement of its instance.
+#[derive(Clone, Debug)]
+pub struct PagesLeft(Pages);
 
 impl Scheduler {
     /// A scheduler for a placement whose stages are loaded. Feed it a tick next: it sends step 0 of the first
@@ -161,9 +174,12 @@ impl Scheduler {
             running: BTreeMap::new(),
             ended: EndedSequences::default(),
             tickets: 0,
+            rebuilds: None,
+            rebuilt_last: false,
             commands: Vec::new(),
             in_flight: VecDeque::new(),
             pace: Pace::default(),
+            rebuild_pace: Pace::default(),
             alone: Alone::default(),
             times: StepTimes::default(),
             step_last: 0,
@@ -182,6 +198,19 @@ impl Scheduler {
             tickets_lost: BTreeSet::new(),
             over: None,
         }
+    }
+
+    /// The same, where the scheduler of the placement before left this. Its first step 0 names these pages.
+    pub fn inheriting(mut self, left: PagesLeft) -> Self {
+        self.pages = left.0;
+        let kept = self.pages.outlive_term(limits::PAGES_OF_TERM_MAX);
+        self.opening = self.opening.map(|opening| opening.naming(kept));
+        self
+    }
+
+    /// What the stages keep, once nothing is served any more.
+    pub fn into_left(self) -> Option<PagesLeft> {
+        (self.over.is_some() && self.pages.cached() > 0).then_some(PagesLeft(self.pages))
     }
 
     /// Takes in what happened and says what to do. Outputs are in order.

@@ -9,25 +9,35 @@
 //! Step 0 comes first, perhaps several times: each stage adds its pages, the last one returns them to the
 //! scheduler. Step 0 of a higher term empties the stage and its engine first, but for kept pages ([`terms`]).
 //!
+//! A stage that was loaded anew has none of the pages that the others keep. It computes them again by itself,
+//! from rows that the stage in front of it kept ([`rebuild`]).
+//!
 //! Start reading at [`StageMachine::handle`].
 
 mod accept;
 mod finish;
 pub(crate) mod held;
+mod rebuild;
+mod rows;
 mod terms;
 #[cfg(test)]
 mod tests;
 mod types;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use exo_types::{
     Attempt, FailureKind, NodeId, PageKey, Placement, Principal, SequenceId, StepFrame, Term, Time,
 };
 
 pub use self::held::HeldSteps;
+pub use self::rebuild::StagePagesLeft;
+use self::rows::KeptRows;
 pub use self::types::{ComputeResult, FailedSequence, StageGeometry, StageInput, StageOutput};
-use crate::wire::{DataMessage, PipelineBreak, StageCommand, StagePages, StepFailure, StepMessage};
+use crate::wire::{
+    DataMessage, PipelineBreak, StageCommand, StagePages, StageRange, StepFailure, StepMessage,
+};
 use crate::{MessageKind, Undeliverable};
 
 /// One stage of one placement.
@@ -42,6 +52,16 @@ pub struct StageMachine {
     open: BTreeMap<SequenceId, Open>,
     /// Kept pages, and on whose behalf they were filled.
     kept: BTreeMap<PageKey, Principal>,
+    /// Whether kept pages are those of an earlier placement, which its scheduler is still to name.
+    inherits: bool,
+    /// Pages that step 0 named and that are to be computed here.
+    lacking: BTreeSet<PageKey>,
+    /// Stages that lack pages since step 0.
+    rebuilds: Option<StageRange>,
+    /// While some do: the kept pages that open sequences began with, those that this stage lacks included.
+    begun: BTreeMap<SequenceId, Vec<PageKey>>,
+    /// Rows that it sent on.
+    rows: KeptRows,
     /// The step that must arrive next.
     step_next: u64,
     /// Arrived while another was computing.
@@ -81,6 +101,9 @@ struct Computing {
     /// How long each stage in front of this one computed it, in microseconds.
     computed_us: Vec<u32>,
     began: Time,
+    rebuilds: Option<StageRange>,
+    /// Of a step that other stages compute: the rows that go on, of pages that are kept.
+    passed: Option<Bytes>,
 }
 
 impl StageMachine {
@@ -88,6 +111,7 @@ impl StageMachine {
     /// such stage.
     pub fn new(placement: Placement, index: usize, geometry: StageGeometry) -> Self {
         assert!(index < placement.stages.len(), "stage {index} of {}", placement.stages.len());
+        let row_bytes = geometry.hidden as usize * size_of::<f32>();
         Self {
             placement,
             index,
@@ -96,6 +120,11 @@ impl StageMachine {
             rewiring: false,
             open: BTreeMap::new(),
             kept: BTreeMap::new(),
+            inherits: false,
+            lacking: BTreeSet::new(),
+            rebuilds: None,
+            begun: BTreeMap::new(),
+            rows: KeptRows::new(row_bytes, geometry.page_tokens),
             step_next: 0,
             waiting: VecDeque::new(),
             computing: None,

@@ -121,7 +121,7 @@ pub(crate) fn tokens(
     results: Vec<TokenResult>,
 ) -> TokensMessage {
     let (failures, pages, kept, computed_us) = (vec![], vec![], vec![], vec![]);
-    TokensMessage { placement, term, step, results, failures, pages, kept, computed_us }
+    TokensMessage { placement, term, step, results, failures, pages, kept, rebuilds: None, computed_us }
 }
 
 /// A scheduler at time zero whose step 0 is back; each stage has `pages` pages of `page_tokens` tokens.

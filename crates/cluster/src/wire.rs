@@ -31,8 +31,8 @@ pub use control::{
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{
-    AloneTimes, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StepFailure,
-    StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
+    AloneTimes, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StageRange,
+    StepFailure, StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};
 pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals, PullReport};

@@ -277,6 +277,7 @@ fn report(entry: &ActualShard) -> StageReport {
     let held_bytes = if entry.phase.holds_memory() { entry.memory_bytes } else { 0 };
     let (engine, serves, spec) = (entry.engine, entry.serves, entry.spec.clone());
     let (weight_bytes, unpacked_bytes, busy_us) = (0, 0, 0);
+    let (rows_bytes, rows_bytes_max) = (0, 0);
     let (sequences, sources) = (0, Vec::new());
     StageReport {
         engine,
@@ -286,6 +287,8 @@ fn report(entry: &ActualShard) -> StageReport {
         held_bytes,
         weight_bytes,
         unpacked_bytes,
+        rows_bytes,
+        rows_bytes_max,
         busy_us,
         sequences,
         sources,

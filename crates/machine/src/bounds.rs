@@ -13,6 +13,7 @@ use crate::non_finite;
 use crate::persist::LOG_WRITE_MAX;
 use crate::replication::{CATCH_UP_ALL_MAX, CATCH_UP_MAX, DISTRUST_FOR, SECOND_HOLDER_MAX};
 use crate::requests::WATCHED_EVERY;
+use crate::worker::KEPT_ROWS_BYTES_MAX;
 
 /// How long whoever asks a machine waits for an answer that needs no coordinator: the machine never waits
 /// itself, but for its disk.
@@ -167,6 +168,15 @@ fn of_devices() -> Vec<Bound> {
             format!("2 within {}, of two requests with different prompts", time(non_finite::WITHIN)),
             "machine",
             "the device is in quarantine until `exo devices --retry`: the processor 10 min or until its node starts again, a card 10 min the first time and 6 h from then on; its stages go elsewhere",
+        ),
+        Bound::new(
+            "hidden rows that a stage keeps for when the one behind it is lost",
+            format!(
+                "no bound in time, {} MiB for the stages of a node; those of the oldest sequence go first",
+                KEPT_ROWS_BYTES_MAX >> 20
+            ),
+            "stage",
+            "all stages compute the history again for which there are none",
         ),
     ]
 }

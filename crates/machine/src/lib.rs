@@ -78,7 +78,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use exo_cluster::wire::{ControlMessage, DataMessage, HeldModel, InstanceFailure, NodeReport};
-use exo_cluster::{Coordinator, EngineId, HeldSteps, InstanceState, InstanceView, Worker};
+use exo_cluster::{Coordinator, EngineId, HeldSteps, InstanceState, InstanceView, PagesLeft, Worker};
 use exo_membership::Membership;
 use exo_types::{DiskRoom, Epoch, InstanceId, NodeId, SequenceId, ShardPosition, Time};
 
@@ -184,6 +184,8 @@ pub struct NodeMachine {
     held_steps: HeldSteps,
     step_corrections: StepCorrections,
     schedulers: Schedulers,
+    /// What schedulers left, for those of the next placement of their instances.
+    pages_left: BTreeMap<InstanceId, PagesLeft>,
     has_draft: bool,
     /// Pipelines that broke, until the coordinator has placed their instances anew.
     instance_failures: Vec<InstanceFailure>,

@@ -88,19 +88,18 @@ pub struct Counts {
 impl NodeMachine {
     /// A node that has just started, and what it does first.
     pub fn new(config: MachineConfig, boot: Boot, now: Now) -> (Self, Vec<Effect>) {
-        let me = config.me;
         let machine = Self {
-            me,
+            me: config.me,
             now,
             out: Vec::new(),
             local: VecDeque::new(),
-            links: Links::new(me, config.incarnation, config.seed, boot.addresses),
+            links: Links::new(config.me, config.incarnation, config.seed, boot.addresses),
             bandwidths: Bandwidths::default(),
             joining: Joining::new(&config.peers).staying_out_of(boot.left),
             membership: membership(&config, boot.epoch, now.time),
             membership_outputs: VecDeque::new(),
             membership_busy: false,
-            coordinator: Coordinator::new(me, coordinator_config(&config), boot.state),
+            coordinator: Coordinator::new(config.me, coordinator_config(&config), boot.state),
             worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.ancestors, boot.entries, config.log),
@@ -114,7 +113,7 @@ impl NodeMachine {
             leader_last: None,
             leads_soon: None,
             members: BTreeSet::new(),
-            statuses: BTreeMap::from([(me, exo_api::NodeStatus::Alive)]),
+            statuses: BTreeMap::from([(config.me, exo_api::NodeStatus::Alive)]),
             gone_since: BTreeMap::new(),
             moving_in: None,
             kept_addresses: Vec::new(),
@@ -138,6 +137,7 @@ impl NodeMachine {
             held_steps: HeldSteps::default(),
             step_corrections: StepCorrections::default(),
             schedulers: BTreeMap::new(),
+            pages_left: BTreeMap::new(),
             has_draft: config.speculation == Speculation::Model,
             instance_failures: Vec::new(),
             instances: Arc::default(),

@@ -11,7 +11,9 @@ use exo_cluster::{
     DriverInput, EngineId, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
     StageInput, StageMachine, StageOutput, Undeliverable,
 };
-use exo_types::{InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
+#[cfg(feature = "planted")]
+use exo_types::Term;
+use exo_types::{FailureKind, InstanceId, NodeId, Placement, PlacementId, SequenceId, ShardPosition};
 
 use crate::{DraftAsk, DraftEvent, Effect, NodeMachine, Notice, StepJob};
 
@@ -62,6 +64,12 @@ impl NodeMachine {
                 #[cfg(feature = "planted")]
                 StageOutput::Rewire { term, .. } if self.has_bug(crate::planted::Bug::ForgetsNamed) => {
                     self.out.push(Effect::Rewire { engine, position, term, keep: Vec::new() });
+                }
+                #[cfg(feature = "planted")]
+                StageOutput::Rewire { term: Term::FIRST, .. }
+                    if self.has_bug(crate::planted::Bug::KeepsPages) =>
+                {
+                    self.feed_stage(position, StageInput::Rewired { term: Term::FIRST });
                 }
                 StageOutput::Rewire { term, keep } => {
                     self.out.push(Effect::Rewire { engine, position, term, keep });
@@ -170,14 +178,25 @@ impl NodeMachine {
             planted: self.scheduler_bug(),
             ..Default::default()
         };
-        let scheduler = Scheduler::new(config, self.awake.now(), placement);
+        let mut scheduler = Scheduler::new(config, self.awake.now(), placement);
+        if let Some(left) = self.pages_left.remove(&instance) {
+            scheduler = scheduler.inheriting(left);
+        }
         self.schedulers.insert(id, SchedulerEntry { instance, scheduler });
         self.feed_scheduler(id, SchedulerInput::Tick);
     }
 
     pub(crate) fn drop_scheduler(&mut self, placement: PlacementId) {
         self.feed_scheduler(placement, SchedulerInput::Stop);
-        self.schedulers.remove(&placement);
+        self.leave_pages(placement);
+    }
+
+    /// A scheduler is over: what its stages keep is for the next placement of its instance.
+    fn leave_pages(&mut self, placement: PlacementId) {
+        let Some(SchedulerEntry { instance, scheduler }) = self.schedulers.remove(&placement) else { return };
+        if let Some(left) = scheduler.into_left() {
+            self.pages_left.insert(instance, left);
+        }
     }
 
     /// The placement of an instance whose scheduler is here.
@@ -240,10 +259,14 @@ impl NodeMachine {
             SchedulerOutput::Failed { to, term, sequence, attempt, kind, why } => {
                 (to, DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why })
             }
-            SchedulerOutput::InstanceFailed { stage, why, .. } => {
+            SchedulerOutput::InstanceFailed { kind, stage, why } => {
                 let message = why.text(&|node| self.name_of(node));
                 tracing::info!(target: "events::instance", %instance, %placement, message, "broke");
-                self.schedulers.remove(&placement);
+                match kind {
+                    FailureKind::StageLost => self.leave_pages(placement),
+                    // What stages hold may be why.
+                    _ => drop(self.schedulers.remove(&placement)),
+                }
                 #[cfg(feature = "planted")]
                 if self.has_bug(crate::planted::Bug::Unreported) {
                     return;

@@ -356,6 +356,8 @@ impl ViewInputs<'_> {
             weight_bytes_held: report.map_or(0, |r| r.weight_bytes),
             weight_bytes_waiting: report.map_or(0, |r| r.unpacked_bytes),
             kv_bytes: request.map_or(0, |r| r.shape.shard_kv_bytes_per_token(shard) * tokens),
+            rows_bytes: report.map_or(0, |r| r.rows_bytes),
+            rows_bytes_max: report.map_or(0, |r| r.rows_bytes_max),
             time_share,
             predicted: None,
             measured: None,

@@ -3,14 +3,14 @@
 //!
 //! An engine is named by its [`EngineId`] and knows what it holds, not when it was placed. A stage is one
 //! position of one placement; it stands on an engine. When the next placement wants the same content, the
-//! engine is rewired: its sequences and kept pages go, its weights stay.
+//! engine is rewired: its sequences go, its weights stay, and where it is the same instance its kept pages.
 
 use std::time::Duration;
 
 use exo_cluster::wire::{FetchSource, NodeReport, StageReport};
 use exo_cluster::{
     Action, ComputeResult, EngineId, HOLDERS_NAMED_MAX, LoadFailure, LoadFault, StageInput, StageMachine,
-    StageStatus, WorkerInput,
+    StagePagesLeft, StageStatus, WorkerInput,
 };
 use exo_types::{ModelId, NodeId, ShardPosition, ShardSpec, Term};
 
@@ -32,7 +32,13 @@ pub(crate) struct Engine {
     wired: Option<ShardPosition>,
     /// What it is being rewired for.
     rewiring: Option<ShardPosition>,
+    /// What the last stage on it kept.
+    left: Option<StagePagesLeft>,
 }
+
+/// Bytes of hidden rows that the stages of a node keep in all, for when the stage behind one of them is lost.
+/// They are part of what a node leaves free on its machine.
+pub(crate) const KEPT_ROWS_BYTES_MAX: u64 = 128 << 20;
 
 /// A fetch under way.
 #[derive(Debug)]
@@ -186,8 +192,8 @@ impl NodeMachine {
         tracing::info!(target: "events::shard", engine = engine.0, layers = %spec.layers, "loading");
         self.out.push(Effect::Load { engine, spec: Box::new(spec.clone()) });
         let (loaded, unpacked_bytes, busy, wired, rewiring) = (None, 0, Duration::ZERO, None, None);
-        let gave_numbers = false;
-        let entry = Engine { spec, loaded, unpacked_bytes, busy, gave_numbers, wired, rewiring };
+        let (gave_numbers, left) = (false, None);
+        let entry = Engine { spec, loaded, unpacked_bytes, busy, gave_numbers, wired, rewiring, left };
         self.engines.insert(engine, entry);
     }
 
@@ -197,6 +203,9 @@ impl NodeMachine {
             Some(entry) => {
                 entry.loaded = None;
                 self.unwire(engine);
+                if let Some(entry) = self.engines.get_mut(&engine) {
+                    entry.left = None;
+                }
                 self.out.push(Effect::Unload(engine)); // `Unloaded` comes when nothing is left of it
             }
             None => {
@@ -253,7 +262,7 @@ impl NodeMachine {
     fn engine_rewired(&mut self, engine: EngineId, position: ShardPosition, term: Term) {
         let Some(entry) = self.engines.get_mut(&engine) else { return };
         let (wired, rewiring) = (entry.wired, entry.rewiring);
-        if term != Term::FIRST && rewiring.is_none() && wired == Some(position) {
+        if rewiring.is_none() && wired == Some(position) {
             return self.feed_stage(position, StageInput::Rewired { term });
         }
         if term != Term::FIRST || rewiring != Some(position) {
@@ -304,8 +313,13 @@ impl NodeMachine {
         }
     }
 
+    /// What it keeps stays on its engine until the next stage stands there.
     fn end_stage(&mut self, position: ShardPosition) {
-        self.stages.remove(&position);
+        if let Some(stage) = self.stages.remove(&position)
+            && let Some(entry) = self.engines.get_mut(&stage.engine)
+        {
+            entry.left = Some(stage.machine.into_left());
+        }
         if position.stage == 0 {
             self.drop_scheduler(position.placement);
         }
@@ -321,7 +335,18 @@ impl NodeMachine {
         for index in 0..self.worker.desired().len() {
             is_changed |= self.wire_one(index);
         }
+        let desired = self.worker.desired();
+        self.pages_left
+            .retain(|instance, _| desired.iter().any(|d| d.stage == 0 && d.placement.instance == *instance));
         is_changed
+    }
+
+    /// Bytes of rows that one more stage on this engine may keep beside the others.
+    fn rows_max(&self, engine: EngineId) -> u64 {
+        let of_stages = self.stages.values().map(|stage| stage.machine.rows_kept().1);
+        let others = self.engines.iter().filter(|(id, _)| **id != engine);
+        let of_left = others.filter_map(|(_, entry)| Some(entry.left.as_ref()?.rows_bytes()));
+        KEPT_ROWS_BYTES_MAX.saturating_sub(of_stages.chain(of_left).sum())
     }
 
     fn wire_one(&mut self, index: usize) -> bool {
@@ -332,8 +357,10 @@ impl NodeMachine {
             return false;
         }
         let Some(engine) = self.worker.engine_of(position) else { return false };
+        let (placement, rows_max) = (wanted.placement.clone(), self.rows_max(engine));
         let Some(entry) = self.engines.get_mut(&engine) else { return false };
         let Some(geometry) = entry.loaded.as_ref().map(|facts| facts.geometry) else { return false };
+        entry.left = entry.left.take().filter(|left| left.instance() == placement.instance);
         match (entry.wired, entry.rewiring) {
             (None, None) => {}
             (_, Some(under_way)) if under_way == position => return false,
@@ -342,14 +369,18 @@ impl NodeMachine {
             _ => {
                 entry.rewiring = Some(position);
                 let layers = entry.spec.layers;
-                tracing::info!(target: "events::shard", engine = engine.0, %layers, placement = %position.placement, "kept in memory");
-                self.out.push(Effect::Rewire { engine, position, term: Term::FIRST, keep: Vec::new() });
+                let keep = entry.left.as_ref().map(StagePagesLeft::keys).unwrap_or_default();
+                tracing::info!(target: "events::shard", engine = engine.0, %layers, placement = %position.placement, pages = keep.len(), "kept in memory");
+                self.out.push(Effect::Rewire { engine, position, term: Term::FIRST, keep });
                 return true;
             }
         }
         entry.wired = Some(position);
-        let placement = wanted.placement.clone();
-        let machine = StageMachine::new(placement.clone(), position.stage as usize, geometry);
+        let mut machine = StageMachine::new(placement.clone(), position.stage as usize, geometry);
+        if let Some(left) = entry.left.take() {
+            machine = machine.inheriting(left);
+        }
+        machine.set_rows_max(rows_max.min(machine.rows_bytes_of_all()));
         self.stages.insert(position, crate::pipelines::Stage { engine, machine });
         self.stage_wired(position, placement);
         true
@@ -363,6 +394,9 @@ impl NodeMachine {
                 report.weight_bytes = entry.loaded.as_ref().map_or(0, |facts| facts.weight_bytes);
                 report.unpacked_bytes = entry.unpacked_bytes;
                 report.busy_us = u64::try_from(entry.busy.as_micros()).unwrap_or(u64::MAX);
+            }
+            if let Some(stage) = self.stages.values().find(|stage| stage.engine == report.engine) {
+                (report.rows_bytes, report.rows_bytes_max) = stage.machine.rows_kept();
             }
             if let Some(fetch) = self.fetches.values().find(|fetch| fetch.engine == report.engine) {
                 report.sources.clone_from(&fetch.sources);

@@ -136,7 +136,8 @@ impl World {
     }
 
     pub(crate) fn compute(&mut self, node: usize, engine: EngineId, position: ShardPosition, job: &StepJob) {
-        let took = self.step_time(node, job.frame.token_count() as u64);
+        let tokens = job.frame.token_count() as u64;
+        let took = self.step_time(node, tokens);
         let (now, term, step) = (self.now, job.frame.term, job.frame.step);
         let has_parts = !job.frame.sequences.is_empty();
         let Node { process: Some(process), troubles, .. } = &mut self.nodes[node] else { return };
@@ -145,6 +146,7 @@ impl World {
             return self
                 .fail("effects_make_sense", format!("n{node} computes on {engine:?}, which is not loaded"));
         };
+        self.embedded += if part_of(&loaded.spec).embedding { tokens } else { 0 };
         let fault = if has_parts { troubles.take_step_fault() } else { None };
         let result = match runs.run(self.model.as_ref(), job, fault.map(|(fault, _)| fault)) {
             Ok(result) => result,

@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use ed25519_dalek::Signer;
 use exo_cluster::LoadFault;
-use exo_machine::{Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, PersistId, Received, Write};
+use exo_cluster::wire::DataMessage;
+use exo_machine::{
+    Effect, FetchEvent, FetchId, FetchWhat, Holder, Input, Outgoing, PersistId, Received, Write,
+};
 use exo_types::{DiskRoom, NodeId};
 
 use crate::net::EndState;
@@ -19,6 +22,14 @@ const FETCH_RATE: u64 = 400_000_000;
 /// How long a device that gave no numbers is left out: a run ends before a node's ten minutes.
 const QUARANTINE: Duration = Duration::from_secs(8);
 
+/// Whether a stage that lacks pages is given rows that were sent before.
+fn is_of_kept_rows(message: &Outgoing) -> bool {
+    let Outgoing::Data(message) = message else { return false };
+    let DataMessage::Step(step) = &**message else { return false };
+    let is_first = step.rebuilds.is_some_and(|range| range.first == step.stage);
+    is_first && !step.rows.is_empty()
+}
+
 impl World {
     /// Carries out one effect. Feeds no machine: what comes of it is queued.
     pub(crate) fn carry(&mut self, node: usize, effect: Effect) {
@@ -30,6 +41,9 @@ impl World {
             Effect::Burst { from, addresses } => self.burst(node, from, &addresses),
             Effect::Send { link, message } => {
                 self.overhear(node, link, &message);
+                if is_of_kept_rows(&message) {
+                    self.fired("kept rows sent");
+                }
                 self.send(node, link, message);
             }
             Effect::CloseLink { link, reason } => self.close(node, link, reason),

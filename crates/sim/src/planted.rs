@@ -368,6 +368,14 @@ pub const PLANTED: &[Planted] = &[
         invariants: &["stages_get_what_fits"],
         kind: Kind::Faults,
     },
+    Planted {
+        name: "believes-rebuilt",
+        what: "pages that a stage lacks since it was loaded anew count as there",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Scheduler(exo_cluster::SchedulerBug::BelievesRebuilt),
+        invariants: &["stages_get_what_fits"],
+        kind: Kind::Faults,
+    },
 ];
 
 /// The one of this name.

@@ -175,6 +175,8 @@ pub struct World {
     pub(crate) strangers: Strangers,
     /// How often each thing went wrong, by name.
     fired: BTreeMap<&'static str, u32>,
+    /// See [`Report::embedded`].
+    pub(crate) embedded: u64,
     queue: BinaryHeap<Entry>,
     inserted: u64,
     handles: u64,
@@ -205,6 +207,8 @@ pub struct Report {
     pub checks: u64,
     /// How often each thing went wrong, by name.
     pub fired: BTreeMap<&'static str, u32>,
+    /// Positions that first stages computed, again or not.
+    pub embedded: u64,
     /// Over all effects, if asked for.
     pub hash: Option<blake3::Hash>,
 }
@@ -244,6 +248,7 @@ impl World {
             lies_waiting: Vec::new(),
             strangers: Strangers::default(),
             fired: BTreeMap::new(),
+            embedded: 0,
             queue: BinaryHeap::new(),
             inserted: 0,
             handles: 0,
@@ -386,6 +391,7 @@ impl World {
             slowest: answered.max().unwrap_or_default(),
             failed: failed.collect(),
             fired: self.fired.clone(),
+            embedded: self.embedded,
             hash: self.hasher.as_ref().map(blake3::Hasher::finalize),
         }
     }

@@ -498,6 +498,38 @@ fn an_answer_goes_on_at_once_when_the_coordinator_dies_with_a_stage_of_it() {
     assert!(slowest < Duration::from_millis(2_500), "{slowest:?}");
 }
 
+/// A stage is lost under an answer with a long prompt. The one in front of it sends the rows that it kept,
+/// and no stage in front computes a page of the prompt again.
+#[test]
+fn a_lost_stage_is_rebuilt_from_kept_rows_and_none_in_front_computes_again() {
+    const PROMPT: u32 = 80;
+    let mut rebuilt = 0;
+    for victim in 0..4 {
+        let mut client = clients::list(SEED, 1, 5_000, 5_000).remove(0);
+        (client.node, client.cancel) = (usize::from(victim == 0), None);
+        client.choices.truncate(1);
+        client.choices[0].prompt = (0..PROMPT).collect();
+        client.choices[0].max_tokens = 40;
+        let run_with = |faults: &[(u64, FaultKind)]| {
+            let clients = vec![client.clone()];
+            let report = run(Scenario { stages_min: 3, clients, ..scenario(4, true, faults, 5) });
+            assert_eq!((&report.failure, report.answered), (&None, 1), "{:?}", report.failed);
+            report
+        };
+        let calm = run_with(&[]);
+        for at in (5_300..5_900).step_by(60) {
+            let down = Duration::from_secs(60);
+            let report = run_with(&[(at, FaultKind::Crash { node: victim, end: End::Killed, down })]);
+            if report.fired.contains_key("kept rows sent") {
+                rebuilt += 1;
+                let again = report.embedded.saturating_sub(calm.embedded);
+                assert!(again < u64::from(PROMPT), "{victim} at {at} ms: {again} positions again");
+            }
+        }
+    }
+    assert!(rebuilt > 0, "no stage was lost that had another in front and pages behind it");
+}
+
 /// A node is cut off and goes on by itself, with the model on itself alone, for whoever asks it. It comes
 /// back: what served under the others all the while serves on where it did.
 #[test]

@@ -368,7 +368,7 @@ pub fn stage_rows(instance: &InstanceView) -> Vec<Vec<String>> {
         let share = stage.time_share.map_or("-".to_owned(), |s| format!("{:.0} %", s * 100.0));
         let (name, device) = (stage.node_name.clone(), stage.device.clone());
         let [measured, predicted] = token_texts(stage);
-        let (weights, cache) = (weights_text(stage), ui::bytes(stage.kv_bytes));
+        let (weights, cache) = (weights_text(stage), cache_text(stage));
         vec![name, device, layers, weights, cache, share, measured, predicted]
     };
     instance.stages.iter().map(row).collect()
@@ -405,6 +405,15 @@ pub fn progress_text(progress: &StageProgressView) -> String {
     let sources: Vec<String> = sources.iter().map(source).collect();
     let from = if sources.is_empty() { String::new() } else { format!("; from {}", sources.join(", ")) };
     format!("{phase} {} of {}{pace}{from}", ui::bytes(done_bytes), ui::bytes(total_bytes))
+}
+
+/// How large the cache is, and the rows that are kept beside it for the stage behind.
+fn cache_text(stage: &StageView) -> String {
+    let (cache, rows) = (ui::bytes(stage.kv_bytes), ui::bytes(stage.rows_bytes));
+    match stage.rows_bytes_max {
+        0 => cache,
+        max => format!("{cache}, rows {rows} of {}", ui::bytes(max)),
+    }
 }
 
 /// How large the weights are, and how far they are: where they come, and where they are packed while they
@@ -625,12 +634,23 @@ mod tests {
             weight_bytes_held: 1_200_000_000,
             weight_bytes_waiting: 0,
             kv_bytes: 0,
+            rows_bytes: 0,
+            rows_bytes_max: 0,
             time_share: None,
             predicted: None,
             measured: None,
             fetched_from: None,
             progress: None,
         }
+    }
+
+    #[test]
+    fn rows_that_a_stage_keeps_are_shown_beside_its_cache() {
+        let bytes = ui::bytes;
+        assert_eq!(cache_text(&StageView { kv_bytes: 9 << 20, ..stage() }), bytes(9 << 20));
+        let (kv_bytes, rows_bytes, rows_bytes_max) = (9 << 20, 5 << 20, 128 << 20);
+        let shown = cache_text(&StageView { kv_bytes, rows_bytes, rows_bytes_max, ..stage() });
+        assert_eq!(shown, format!("{}, rows {} of {}", bytes(9 << 20), bytes(5 << 20), bytes(128 << 20)));
     }
 
     #[test]

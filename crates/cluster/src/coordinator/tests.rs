@@ -223,6 +223,8 @@ fn stage_report(shard: &crate::wire::DesiredShard, status: &StageStatus) -> Stag
         held_bytes: shard.memory_bytes,
         weight_bytes: 0,
         unpacked_bytes: 0,
+        rows_bytes: 0,
+        rows_bytes_max: 0,
         busy_us: 0,
         sequences: 0,
         sources: Vec::new(),

@@ -102,6 +102,12 @@ pub enum PipelineBreak {
         /// Bytes that belong to it.
         expected_bytes: u64,
     },
+    /// It is for other stages than lack pages since step 0.
+    #[error("step {step} rebuilds pages of other stages than step 0 found without")]
+    Rebuilds {
+        /// The step.
+        step: u64,
+    },
 }
 
 /// What a step does to a sequence that it cannot do.
@@ -151,6 +157,9 @@ pub enum PageFault {
     /// The name is taken.
     #[error("keeps another page as")]
     KeepsAnother,
+    /// Its rows are not here.
+    #[error("asks for rows that are not kept of")]
+    WithoutRows,
 }
 
 impl PipelineBreak {

@@ -1,13 +1,22 @@
 //! What a full page holds, as a hash: over its tokens, everything before them, and on whose behalf.
 
-use exo_types::{Placement, PlacementId, Principal};
+use exo_types::{PageKey, Placement, Principal};
 
 /// Two pages with the same hash hold the same keys and values.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct PageHash([u8; 32]);
 
+impl PageHash {
+    /// A name for a page of this content. Pages of other content have other names, whoever gives them: a
+    /// stage may still keep some that the scheduler of an earlier placement named.
+    pub(super) fn name(self, serial: u64) -> PageKey {
+        let content = self.0.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        PageKey(content.wrapping_add(serial))
+    }
+}
+
 /// Hashes of the full pages of one sequence. Each is keyed by the one before it, the first by what decides
-/// the values: placement, model, type of the cache and principal.
+/// the values: model, type of the cache and principal.
 #[derive(Clone, Debug)]
 pub(super) struct PageChain {
     seed: PageHash,
@@ -18,11 +27,7 @@ pub(super) struct PageChain {
 impl PageChain {
     /// The full pages of `tokens`.
     pub(super) fn new(placement: &Placement, principal: Principal, page_tokens: u32, tokens: &[u32]) -> Self {
-        let mut seed = blake3::Hasher::new_derive_key("exo kept pages, 1");
-        let PlacementId { epoch, number } = placement.id;
-        seed.update(&epoch.counter.to_le_bytes());
-        seed.update(&epoch.key.0);
-        seed.update(&number.to_le_bytes());
+        let mut seed = blake3::Hasher::new_derive_key("exo kept pages, 2");
         seed.update(&placement.model.0);
         seed.update(placement.kv.to_string().as_bytes());
         seed.update(&page_tokens.to_le_bytes());
@@ -81,11 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn principals_and_placements_share_nothing() {
+    fn principals_share_nothing_and_placements_of_one_model_do() {
         let tokens = [1, 2];
         let own = chain(1, 1, &tokens).hashes[0];
         assert_ne!(own, chain(2, 1, &tokens).hashes[0]);
-        assert_ne!(own, chain(1, 2, &tokens).hashes[0]);
+        assert_eq!(own, chain(1, 2, &tokens).hashes[0]);
+        assert_ne!(own.name(1), own.name(2));
+        assert_ne!(own.name(1), chain(2, 1, &tokens).hashes[0].name(1));
     }
 
     #[test]

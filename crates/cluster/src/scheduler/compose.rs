@@ -7,12 +7,13 @@ use exo_types::{SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
 
 use super::drafting::Drafting;
 use super::lookup::Lookup;
+use super::pace::Pace;
 use super::pages::Pages;
 use super::preemption::Shares;
 use super::queue::Waiting;
 use super::sequence::{Guesser, REPORT_BUDGET, Running};
 use super::{Flight, Scheduler, SchedulerOutput, Speculation, StepSize};
-use crate::wire::{StageCommand, StepMessage, Submission, limits};
+use crate::wire::{StageCommand, StageRange, StepMessage, Submission, limits};
 
 /// Sequences opened in front of one step. With the next bound it keeps a step's header within its limit.
 const OPENS_MAX: usize = 16;
@@ -43,13 +44,13 @@ impl Scheduler {
             if is_full || self.running.values().any(Running::awaits_drafts) {
                 return;
             }
-            let sequences = self.compose(out);
+            let (sequences, rebuilds) = self.compose(out);
             // Commands alone can wait for a step on its way: when it comes back there may be more to send.
             let is_worth_it = !self.commands.is_empty() && self.in_flight.is_empty();
             if sequences.is_empty() && !is_worth_it {
                 return;
             }
-            let message = self.send(now, sequences);
+            let message = self.send(now, sequences, rebuilds);
             out.push(SchedulerOutput::Step(message));
         }
     }
@@ -145,9 +146,14 @@ impl Scheduler {
 
     /// The parts of the next step: the longest waiting decodes, then prompts in order of admission. Decodes
     /// are spread over as many micro-batches as there are stages, so that no stage idles while another
-    /// computes.
-    fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> Vec<StepSequence> {
+    /// computes. Or, in turn with those, a part of what some stages alone must rebuild.
+    fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> (Vec<StepSequence>, Option<StageRange>) {
         let decoding = self.running.values().filter(|r| r.is_decoding()).count();
+        if !self.rebuilt_last
+            && let Some(part) = self.take_rebuild(decoding > 0)
+        {
+            return (vec![part], self.rebuilds);
+        }
         let share = decoding.div_ceil(self.placement.stages.len());
         let ready =
             self.running.iter().filter_map(|(&id, r)| r.decode_since().map(|since| (since, r.ticket, id)));
@@ -160,13 +166,36 @@ impl Scheduler {
         prompts.sort_unstable();
 
         let order: Vec<SequenceId> = decodes.chain(prompts.into_iter().map(|(_, id)| id)).collect();
-        self.take(&order, self.chunk_tokens(decoding > 0), out)
+        let sequences = self.take(&order, self.chunk_tokens(decoding > 0), out);
+        match sequences.is_empty().then(|| self.take_rebuild(decoding > 0)).flatten() {
+            Some(part) => (vec![part], self.rebuilds),
+            None => (sequences, None),
+        }
+    }
+
+    /// Whole pages of the first sequence that has some to be rebuilt.
+    fn take_rebuild(&mut self, anyone_decodes: bool) -> Option<StepSequence> {
+        self.rebuilds?;
+        let page_tokens = self.pages.page_tokens() as usize;
+        let chunk_tokens = (self.rebuild_tokens(anyone_decodes) / page_tokens).max(1) * page_tokens;
+        let rebuilding = self.running.iter().filter(|(_, r)| r.is_rebuilding());
+        let first = rebuilding.min_by_key(|(_, r)| r.ticket).map(|(&sequence, _)| sequence)?;
+        self.running.get_mut(&first)?.take_rebuild(first, chunk_tokens)
     }
 
     /// Prompt tokens of the next step: as many as their share of time allows. While anyone decodes, as many
     /// steps as there are stages may be in flight, and a running sequence's token waits for all of them, so
     /// each has its part of the share; several chunks also keep several stages busy.
     fn chunk_tokens(&self, anyone_decodes: bool) -> usize {
+        self.tokens_within_share(&self.pace, anyone_decodes)
+    }
+
+    /// The same of a step that only some stages compute, which have a pace of their own.
+    fn rebuild_tokens(&self, anyone_decodes: bool) -> usize {
+        self.tokens_within_share(&self.rebuild_pace, anyone_decodes)
+    }
+
+    fn tokens_within_share(&self, pace: &Pace, anyone_decodes: bool) -> usize {
         let stages = self.placement.stages.len().max(1) as u32;
         let (share, unmeasured) = if anyone_decodes {
             (self.config.prompt_share, CHUNK_TOKENS_UNMEASURED)
@@ -175,7 +204,7 @@ impl Scheduler {
         };
         let chunk_max = self.config.chunk_tokens_max.max(1);
         let max = exo_planner::chunk_tokens(self.placement.stages.len(), chunk_max);
-        let tokens = self.pace.prompt_tokens_within(share / stages).unwrap_or(unmeasured);
+        let tokens = pace.prompt_tokens_within(share / stages).unwrap_or(unmeasured);
         (tokens.max(CHUNK_TOKENS_MIN).min(max) as usize).min(limits::STEP_TOKENS_MAX - limits::SEQUENCES_MAX)
     }
 
@@ -206,6 +235,9 @@ impl Scheduler {
                 self.prompt_tokens += running.tokens().len() as u64;
                 self.cached_tokens += u64::from(running.claim.cached_tokens());
             }
+            if running.is_rebuilding() {
+                continue;
+            }
             let Some(part) = running.take(id, chunk_left, &mut drafts) else { continue };
             reports_left -= if part.sample { report_cost } else { 0 };
             chunk_left -= if is_prompt { part.tokens.len() } else { part.drafts as usize };
@@ -221,11 +253,13 @@ impl Scheduler {
         sequences
     }
 
-    fn send(&mut self, now: Time, sequences: Vec<StepSequence>) -> StepMessage {
+    fn send(&mut self, now: Time, sequences: Vec<StepSequence>, rebuilds: Option<StageRange>) -> StepMessage {
+        self.rebuilt_last = rebuilds.is_some();
         self.steps += 1;
         self.step_last += 1;
         let pause = now.since(self.completed_at);
-        let mut flight = Flight { step: self.step_last, sent_at: now, pause, ..Flight::default() };
+        let (step, rebuilds_pages) = (self.step_last, rebuilds.is_some());
+        let mut flight = Flight { step, sent_at: now, pause, rebuilds: rebuilds_pages, ..Flight::default() };
         for part in &sequences {
             let Some(running) = self.running.get(&part.sequence) else { continue };
             flight.add(running, part);
@@ -239,6 +273,7 @@ impl Scheduler {
             failures: Vec::new(),
             pages: Vec::new(),
             kept: Vec::new(),
+            rebuilds,
             computed_us: Vec::new(),
             rows_dtype: WireDType::F32,
             rows: Bytes::new(),

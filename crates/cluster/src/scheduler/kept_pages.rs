@@ -16,7 +16,8 @@ pub(super) struct KeptPages {
     idle: BTreeSet<(u64, PageKey)>,
     /// Grows with every page that falls idle.
     clock: u64,
-    keys: u64,
+    /// Grows with every page that is added: what was forgotten and is computed again has another name.
+    serial: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +72,11 @@ impl KeptPages {
 
     /// Keeps a page that a running sequence filled. No other page may have this content.
     pub(super) fn add(&mut self, hash: PageHash, before: Option<PageHash>) -> PageKey {
-        self.keys += 1;
-        let key = PageKey(self.keys);
+        self.serial = self.serial.wrapping_add(1);
+        while self.pages.contains_key(&hash.name(self.serial)) {
+            self.serial = self.serial.wrapping_add(1);
+        }
+        let key = hash.name(self.serial);
         self.pages.insert(key, Page { hash, before, users: 1, idle_since: 0, is_suspect: false });
         let before = self.by_hash.insert(hash, key);
         assert!(before.is_none(), "{key} has the content of another page");

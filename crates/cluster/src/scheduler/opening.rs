@@ -13,7 +13,7 @@ use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term, Time, WireDType};
 use super::pages::Pages;
 use super::{Scheduler, SchedulerOutput};
 use crate::failures::{CacheMismatch, Missing, MissingPart, PipelineFailure, TermEnd};
-use crate::wire::{StagePages, StepMessage, TokensMessage};
+use crate::wire::{StagePages, StageRange, StepMessage, TokensMessage};
 
 /// After a stage said that it is not there, or a link is not open.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -37,11 +37,14 @@ pub(super) struct Opening {
     link_missing: Option<(Time, Time)>,
     /// Pages of the term before, to be kept by all stages.
     pub(super) kept: Vec<PageKey>,
+    /// Stages that were found without these.
+    pub(super) rebuilds: Option<StageRange>,
 }
 
 impl Opening {
     pub(super) fn new(now: Time) -> Self {
-        Self { since: now, again_at: now, missing: None, link_missing: None, kept: Vec::new() }
+        let (missing, link_missing, kept, rebuilds) = (None, None, Vec::new(), None);
+        Self { since: now, again_at: now, missing, link_missing, kept, rebuilds }
     }
 
     /// The same, with step 0 to be sent now. It was back: no link is missing.
@@ -105,6 +108,7 @@ impl Scheduler {
             failures: Vec::new(),
             pages: Vec::new(),
             kept: opening.kept.clone(),
+            rebuilds: opening.rebuilds,
             computed_us: Vec::new(),
             rows_dtype: WireDType::F32,
             rows: Bytes::new(),
@@ -119,16 +123,21 @@ impl Scheduler {
         let all = pages_of_all(&tokens.pages, self.placement.stages.len());
         match all.and_then(|pages| unchanged(self.cache, pages)) {
             Ok(cache) => {
-                if self.cache.replace(cache).is_none() {
+                let is_other = self.cache.replace(cache).is_none() && !self.pages.are_of(cache);
+                if is_other {
                     self.pages = Pages::new(cache.pages, cache.page_tokens);
                 }
+                let names_other = is_other && self.opening.as_ref().is_some_and(|o| !o.kept.is_empty());
                 #[cfg(feature = "planted")]
                 if self.has_bug(super::planted::SchedulerBug::BelievesAllNamed) {
                     self.opening = None;
                     return out.push(SchedulerOutput::Serving);
                 }
-                if !self.pages.retain(&tokens.kept) && self.agree_in_next_term(now) {
+                if (!self.agrees(tokens) || names_other) && self.agree_in_next_term(now) {
                     return;
+                }
+                if self.rebuilds.is_some() {
+                    self.note_lacking();
                 }
                 self.opening = None;
                 self.completed_at = now;
@@ -136,6 +145,31 @@ impl Scheduler {
             }
             Err(why) => self.fail_instance(FailureKind::Protocol, None, PipelineFailure::Caches(why), out),
         }
+    }
+
+    /// Whether all stages keep what step 0 named, but for those that it said have none of it.
+    fn agrees(&mut self, tokens: &TokensMessage) -> bool {
+        let Some(opening) = &mut self.opening else { return false };
+        let (said, found) = (opening.rebuilds, tokens.rebuilds);
+        let is_part = found.is_none_or(|range| range.is_part_of(self.placement.stages.len()));
+        // Who finds other stages the second time would find others for ever.
+        let is_sound = is_part && (said.is_none() || said == found);
+        let kept = if is_sound { tokens.kept.as_slice() } else { &[] };
+        let is_same = self.pages.retain(kept);
+        let rebuilds = found.filter(|_| self.pages.cached() > 0);
+        (opening.rebuilds, self.rebuilds) = (rebuilds, rebuilds);
+        is_same && said == rebuilds
+    }
+
+    /// Some stages have none of what the others keep.
+    fn note_lacking(&mut self) {
+        let (placement, term) = (self.placement.id, self.terms.current);
+        tracing::debug!(%placement, %term, pages = self.pages.cached(), stages = ?self.rebuilds, "stages rebuild pages that others keep");
+        #[cfg(feature = "planted")]
+        if self.has_bug(super::planted::SchedulerBug::BelievesRebuilt) {
+            return;
+        }
+        self.pages.lack_all();
     }
 
     /// A step met a stage or a link that is not there. Only step 0 is sent again: behind it sequences are
@@ -228,6 +262,7 @@ mod tests {
             failures,
             pages,
             kept: vec![],
+            rebuilds: None,
             computed_us: vec![],
         };
         s.tokens(at(ms), node(2), &tokens)

@@ -54,11 +54,16 @@ impl Scheduler {
         let guessing = flight.drafts > 0 && self.config.speculation == Speculation::Model;
         let paced_from = if guessing { self.completed_at } else { began };
         self.completed_at = now;
-        if tokens.failures.is_empty() {
+        let is_whole = tokens.failures.is_empty();
+        if is_whole && flight.rebuilds {
+            // Of those of all stages it says nothing.
+            let (took, prompt_tokens) = (now.since(began), flight.prompt_tokens);
+            self.rebuild_pace.learn(StepCost { took, prompt_tokens, decodes: 0, generated: 0 });
+        } else if is_whole {
             self.times.learn(flight.size(), now.since(flight.sent_at));
             self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);
         }
-        self.time_alone(&flight, &tokens.computed_us, tokens.failures.is_empty());
+        self.time_alone(&flight, &tokens.computed_us, is_whole);
         self.take_failures(&flight, &tokens.failures, out);
         if !tokens.results.is_empty() {
             self.terms.token_came();
@@ -85,6 +90,9 @@ impl Scheduler {
 
     /// Takes in what a step took if it was of a sequence that has the pipeline to itself.
     fn time_alone(&mut self, flight: &Flight, computed_us: &[u32], is_whole: bool) {
+        if flight.rebuilds {
+            return self.alone.crowded(self.completed_at);
+        }
         let mut tickets = flight.tickets();
         let only = match (tickets.next(), tickets.next()) {
             (Some((ticket, sequence)), None) if is_whole && self.running.len() == 1 => {
@@ -173,7 +181,19 @@ impl Scheduler {
     /// Prompts went on by a chunk: their full pages may be read by others from now on.
     fn keep_chunks(&mut self, flight: &Flight) {
         for &(ticket, sequence, end) in &flight.chunks {
-            self.keep(sequence, ticket, end);
+            match flight.rebuilds {
+                true => self.rebuilt(sequence, ticket, end),
+                false => self.keep(sequence, ticket, end),
+            }
+        }
+    }
+
+    /// Of a sequence the stages that lacked them have the pages up to `end`.
+    fn rebuilt(&mut self, sequence: SequenceId, ticket: u64, end: u32) {
+        let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else { return };
+        let pages = running.rebuilt(&mut self.pages, end);
+        if !pages.is_empty() {
+            self.commands.push(StageCommand::Keep { sequence, pages });
         }
     }
 

@@ -8,6 +8,9 @@
 //! Three numbers hold it together: `filled + kept <= total` at every step, by eviction;
 //! `promised + kept in use <= total`, by admission; `filled <= promised`. So there is always something to
 //! evict.
+//!
+//! A stage that was loaded anew has none of the kept pages: it *lacks* them. They are found like others, and
+//! the sequence that finds them has them rebuilt there before it goes on.
 
 use std::collections::BTreeSet;
 
@@ -15,6 +18,7 @@ use exo_types::{PageKey, Placement, Principal};
 
 use super::chain::{PageChain, PageHash};
 use super::kept_pages::KeptPages;
+use crate::wire::StagePages;
 
 /// Pages of the pipeline.
 #[derive(Clone, Debug)]
@@ -27,7 +31,9 @@ pub(super) struct Pages {
     /// Of those, pages that positions were sent to.
     filled: u32,
     kept: KeptPages,
-    /// Content of pages that a running sequence is about to compute.
+    /// Of those, pages that some stages lack.
+    lacking: BTreeSet<PageKey>,
+    /// Content of pages that a running sequence is about to compute or to rebuild.
     coming: BTreeSet<PageHash>,
 }
 
@@ -51,6 +57,8 @@ pub(super) struct Claim {
     used: Vec<PageKey>,
     /// Pages it began with.
     begun_with: usize,
+    /// Of those, so many, the first, are in the cache of every stage.
+    complete: usize,
     /// Of its full pages, so many are kept, by it or by another.
     settled: usize,
     /// Up to this page its content was announced as coming.
@@ -75,6 +83,11 @@ impl Claim {
         self.begun_with as u32 * self.need.chain.page_tokens()
     }
 
+    /// Tokens in those of them that no stage lacks, up to the first that one does.
+    pub(super) fn complete_tokens(&self) -> u32 {
+        self.complete as u32 * self.need.chain.page_tokens()
+    }
+
     fn own_promised(&self) -> u32 {
         self.need.pages_max - self.used.len() as u32
     }
@@ -83,9 +96,10 @@ impl Claim {
         self.reached - self.used.len() as u32
     }
 
-    /// Content it announced and has not computed.
+    /// Content it announced and has neither rebuilt nor computed.
     fn coming(&self) -> impl Iterator<Item = PageHash> {
-        (self.settled..self.announced).filter_map(|index| self.need.chain.get(index))
+        let rebuilt = if self.announced > 0 { self.complete..self.begun_with } else { 0..0 };
+        rebuilt.chain(self.settled..self.announced).filter_map(|index| self.need.chain.get(index))
     }
 }
 
@@ -93,8 +107,18 @@ impl Pages {
     /// Empty pages. Panics if a page holds no token: decoding a report refuses that.
     pub(super) fn new(total: u32, page_tokens: u32) -> Self {
         assert!(page_tokens > 0, "a page holds at least one token");
-        let (kept, coming) = (KeptPages::default(), BTreeSet::new());
-        Self { page_tokens, total, promised: 0, filled: 0, kept, coming }
+        let (kept, lacking, coming) = (KeptPages::default(), BTreeSet::new(), BTreeSet::new());
+        Self { page_tokens, total, promised: 0, filled: 0, kept, lacking, coming }
+    }
+
+    /// Whether they are pages of such a cache.
+    pub(super) fn are_of(&self, cache: StagePages) -> bool {
+        (self.total, self.page_tokens) == (cache.pages, cache.page_tokens)
+    }
+
+    /// Tokens of a page.
+    pub(super) fn page_tokens(&self) -> u32 {
+        self.page_tokens
     }
 
     /// Pages of that many tokens.
@@ -137,13 +161,24 @@ impl Pages {
 
     /// Whether there are pages for it, kept ones that nobody uses counted as free.
     pub(super) fn can_claim(&self, need: &Need) -> bool {
-        let hits = (0..need.reusable).map_while(|index| self.kept.find(need.chain.get(index)?));
-        let (mut count, mut idle) = (0, 0);
-        for key in hits {
+        let (mut count, mut idle, mut lacks_any) = (0_u32, 0_u32, false);
+        while let Some((key, lacks)) = self.find_next(need, count as usize, lacks_any) {
             count += 1;
             idle += u32::from(self.kept.is_idle(key));
+            lacks_any |= lacks;
         }
         self.claimed() + idle + need.pages_max - count <= self.total
+    }
+
+    /// The kept page that a sequence may begin with behind `index` others, and whether a stage lacks it.
+    /// Behind one that a stage lacks (`lacks_any`) come only such: each stage opens a sequence with the first
+    /// pages that it has. What another sequence rebuilds is waited for.
+    fn find_next(&self, need: &Need, index: usize, lacks_any: bool) -> Option<(PageKey, bool)> {
+        let hash = need.chain.get(index).filter(|_| index < need.reusable)?;
+        let key = self.kept.find(hash)?;
+        let lacks = self.lacking.contains(&key);
+        let is_fit = if lacks { !self.coming.contains(&hash) } else { !lacks_any };
+        is_fit.then_some((key, lacks))
     }
 
     /// Whether there will be when `gone` gives its own back. Kept pages that it could begin with are not
@@ -156,17 +191,23 @@ impl Pages {
     /// Promises pages; the caller has asked [`Pages::can_claim`].
     pub(super) fn claim(&mut self, need: Need) -> Claim {
         self.promised += need.pages_max;
-        let (used, begun_with, settled, announced) = (Vec::new(), 0, 0, 0);
-        let mut claim = Claim { need, reached: 0, used, begun_with, settled, announced };
+        let (used, begun_with, complete, settled, announced) = (Vec::new(), 0, 0, 0, 0);
+        let mut claim = Claim { need, reached: 0, used, begun_with, complete, settled, announced };
         self.find_more(&mut claim);
         claim
     }
 
     /// Before a sequence is opened: lets it begin with every kept page there is by now.
     pub(super) fn find_more(&mut self, claim: &mut Claim) {
-        while claim.begun_with < claim.need.reusable
-            && let Some(key) = claim.need.chain.get(claim.begun_with).and_then(|hash| self.kept.find(hash))
+        while let Some(key) = claim.cached().get(claim.complete).copied()
+            && !self.lacking.contains(&key)
         {
+            claim.complete += 1; // another sequence had it rebuilt meanwhile
+        }
+        while let Some((key, lacks)) =
+            self.find_next(&claim.need, claim.begun_with, claim.complete < claim.begun_with)
+        {
+            claim.complete += usize::from(!lacks);
             self.kept.hold(key);
             self.promised -= 1;
             claim.used.push(key);
@@ -176,10 +217,14 @@ impl Pages {
         }
     }
 
-    /// Whether the next page it would compute is being computed by another sequence: then waiting is cheaper.
+    /// Whether the next page it would rebuild or compute is being rebuilt or computed by another sequence:
+    /// then waiting is cheaper.
     pub(super) fn is_coming(&self, claim: &Claim) -> bool {
-        let next = claim.need.chain.get(claim.begun_with).filter(|_| claim.begun_with < claim.need.reusable);
-        next.is_some_and(|hash| self.coming.contains(&hash))
+        let is_coming = |index: usize| {
+            let hash = claim.need.chain.get(index).filter(|_| index < claim.need.reusable);
+            hash.is_some_and(|hash| self.coming.contains(&hash))
+        };
+        is_coming(claim.begun_with) || claim.complete < claim.begun_with && is_coming(claim.complete)
     }
 
     /// The sequence is opened: its prompt's pages are on their way.
@@ -227,6 +272,27 @@ impl Pages {
         pages
     }
 
+    /// Up to position `end` the stages that lacked them have computed the pages that it began with. Gives
+    /// those to be kept there, with their names.
+    pub(super) fn rebuilt(&mut self, claim: &mut Claim, end: u32) -> Vec<(u32, PageKey)> {
+        let full = ((end / self.page_tokens) as usize).min(claim.begun_with);
+        let mut pages = Vec::new();
+        for index in claim.complete..full {
+            if let Some(hash) = claim.need.chain.get(index) {
+                self.coming.remove(&hash);
+            }
+            self.lacking.remove(&claim.used[index]);
+            claim.complete = index + 1;
+            pages.push((index as u32, claim.used[index]));
+        }
+        pages
+    }
+
+    /// Some stages lack all that is kept.
+    pub(super) fn lack_all(&mut self) {
+        self.lacking = self.kept.idle_keys(usize::MAX).into_iter().collect();
+    }
+
     /// Its sequence failed on its device: none of its pages is found any more.
     pub(super) fn suspect(&mut self, claim: &Claim) {
         self.kept.suspect(&claim.used);
@@ -249,6 +315,7 @@ impl Pages {
     pub(super) fn outlive_term(&mut self, count_max: usize) -> Vec<PageKey> {
         let keys = self.kept.idle_keys(count_max);
         self.retain(&keys);
+        self.lacking.clear();
         keys
     }
 
@@ -263,6 +330,7 @@ impl Pages {
         while self.filled + self.kept.len() > self.total
             && let Some(key) = self.kept.evict()
         {
+            self.lacking.remove(&key);
             gone.push(key);
         }
         gone
@@ -456,6 +524,34 @@ mod tests {
         run(&mut pages, 2, &[7; 12]);
         assert_eq!(pages.cached(), 8);
         assert_eq!(run(&mut pages, 1, &[50; 8]), 4, "it went first, before what was older");
+    }
+
+    #[test]
+    fn pages_that_a_stage_lacks_are_rebuilt_once_and_then_begun_with_like_others() {
+        let mut pages = Pages::new(16, PAGE);
+        let text: Vec<u32> = (0..13).collect();
+        run(&mut pages, 1, &text);
+        pages.lack_all();
+        let mut claims = [1, 2].map(|_| pages.claim(need(&pages, 1, &text, 13)));
+        let [first, second] = &mut claims;
+        assert_eq!((first.cached_tokens(), first.complete_tokens()), (12, 0));
+        pages.open(first);
+        pages.find_more(second);
+        assert!(pages.is_coming(second), "it waits for what the first has rebuilt");
+        let names = pages.rebuilt(first, 8);
+        assert_eq!(names, [(0, first.used[0]), (1, first.used[1])]);
+        pages.find_more(second);
+        assert_eq!((second.complete_tokens(), pages.is_coming(second)), (8, true));
+        pages.release(first); // given up
+        pages.find_more(second);
+        assert!(!pages.is_coming(second));
+        pages.open(second);
+        assert_eq!(pages.rebuilt(second, 12).len(), 1);
+        pages.release(second);
+        let claim = pages.claim(need(&pages, 1, &text, 13));
+        assert_eq!((claim.cached_tokens(), claim.complete_tokens()), (12, 12));
+        pages.release(&claim);
+        assert!(pages.coming.is_empty() && pages.lacking.is_empty());
     }
 
     #[test]

@@ -7,6 +7,8 @@ use super::Scheduler;
 pub enum SchedulerBug {
     /// Every page that step 0 names counts as kept, whatever comes back.
     BelievesAllNamed,
+    /// Pages that a stage lacks count as there.
+    BelievesRebuilt,
     /// Whoever names a sequence may cancel it.
     CancelledByAnyone,
     /// Any member may say what came of a step.

@@ -134,16 +134,41 @@ impl Running {
         sampling_bytes_about(&self.sampling)
     }
 
-    /// What opens it on the stages, once: its prompt starts behind the pages it begins with.
+    /// What opens it on the stages, once: its prompt starts behind the pages it begins with, but for those
+    /// that some stages lack.
     pub(super) fn open(&mut self) -> Option<StageCommand> {
         let spec = self.unopened.take()?;
-        self.next = Next::Prefill { sent: self.claim.cached_tokens() as usize };
+        self.next = Next::Prefill { sent: self.claim.complete_tokens() as usize };
         Some(StageCommand::Open { spec, attempt: self.attempt, cached: self.claim.cached().to_vec() })
     }
 
     /// Its first `computed` positions are in the cache of every stage: the pages to keep, with their names.
     pub(super) fn keep(&mut self, pages: &mut Pages, computed: u32) -> Vec<(u32, PageKey)> {
         pages.keep(&mut self.claim, &self.tokens, computed)
+    }
+
+    /// The stages that lacked them have computed the pages it began with, up to this position: the pages to
+    /// keep there, with their names.
+    pub(super) fn rebuilt(&mut self, pages: &mut Pages, end: u32) -> Vec<(u32, PageKey)> {
+        pages.rebuilt(&mut self.claim, end)
+    }
+
+    /// Whether some stages must compute pages that it began with before it goes on.
+    pub(super) fn is_rebuilding(&self) -> bool {
+        let cached = self.claim.cached_tokens() as usize;
+        self.is_open() && matches!(self.next, Next::Prefill { sent } if sent < cached)
+    }
+
+    /// Its part of a step that only these compute.
+    pub(super) fn take_rebuild(&mut self, sequence: SequenceId, tokens_max: usize) -> Option<StepSequence> {
+        let cached = self.claim.cached_tokens() as usize;
+        let Next::Prefill { sent } = &mut self.next else { return None };
+        let start = *sent;
+        let end = cached.min(start + tokens_max);
+        let tokens = self.tokens.get(start..end)?.to_vec();
+        *sent = end;
+        let (principal, start, sample) = (self.principal, start as u32, false);
+        Some(StepSequence { sequence, principal, start, tokens, sample, drafts: 0, truncate_to: None })
     }
 
     /// Whether its prompt is through.

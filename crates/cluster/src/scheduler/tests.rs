@@ -1,6 +1,7 @@
 mod attempts;
 mod chunks;
 mod kept_pages;
+mod rebuild;
 mod speculation;
 mod terms;
 mod turns;

@@ -31,7 +31,8 @@ impl StageMachine {
         }
         // Before it waits: rows are by far the most of it.
         let tokens = message.frame.token_count();
-        let expected_bytes = if self.index == 0 { 0 } else { self.rows_bytes(tokens) } as u64;
+        let takes_rows = self.index > 0 && self.computes(message.rebuilds);
+        let expected_bytes = if takes_rows { self.rows_bytes(tokens) } else { 0 } as u64;
         let (step, got_bytes) = (message.frame.step, message.rows.len() as u64);
         if got_bytes != expected_bytes {
             return Err(PipelineBreak::Rows { step, got_bytes, expected_bytes });
@@ -84,25 +85,40 @@ impl StageMachine {
             return Ok(());
         }
         let Some(message) = self.waiting.pop_front() else { return Ok(()) };
-        let StepMessage { commands, mut frame, failures, mut pages, mut kept, computed_us, rows, .. } =
-            message;
-        self.step_next = frame.step + 1;
-        if frame.step == 0 {
+        let StepMessage {
+            commands,
+            mut frame,
+            failures,
+            mut pages,
+            mut kept,
+            mut rebuilds,
+            computed_us,
+            rows,
+            ..
+        } = message;
+        let step = frame.step;
+        self.step_next = step + 1;
+        if step == 0 {
             let StageGeometry { pages: own, page_tokens, .. } = self.geometry;
             pages.push(StagePages { pages: own, page_tokens });
-            kept.retain(|key| self.kept.contains_key(key));
+            self.find_lacking(&mut kept, &mut rebuilds);
+        } else if rebuilds.is_some() && rebuilds != self.rebuilds {
+            return Err(PipelineBreak::Rebuilds { step });
         }
+        let mut own = Vec::with_capacity(commands.len());
         for command in &commands {
-            self.command(frame.step, command)?;
+            own.extend(self.command(step, command)?);
         }
+        let is_computed = self.computes(rebuilds);
         for part in &frame.sequences {
-            self.advance(frame.step, part)?;
+            if is_computed { self.advance(step, part)? } else { self.check_held(step, part)? }
         }
         let mut rows = self.without_lost(&frame.sequences, rows);
         frame.sequences.retain(|s| !self.is_lost(s));
+        let passed = if is_computed { None } else { Some(self.rows_of(step, &frame.sequences)?) };
         let drivers = self.drivers(&frame);
         let mut coming = Computing {
-            commands: commands.clone(),
+            commands,
             frame,
             failures,
             pages,
@@ -110,13 +126,19 @@ impl StageMachine {
             computed_us,
             began: now,
             drivers,
+            rebuilds,
+            passed,
         };
         // An honest stage sends none: it has looked at what its device gave.
         if let Some(at) = no_value(&rows) {
             self.refuse_rows(&mut coming, at, out);
             rows = Bytes::new();
         }
-        out.push(StageOutput::Compute { commands, frame: coming.frame.clone(), rows });
+        let mut frame = coming.frame.clone();
+        if !is_computed {
+            frame.sequences.clear();
+        }
+        out.push(StageOutput::Compute { commands: own, frame, rows });
         self.computing = Some(coming);
         Ok(())
     }
@@ -126,7 +148,8 @@ impl StageMachine {
         frame.sequences.iter().filter_map(|s| Some(self.open.get(&s.sequence)?.driver)).collect()
     }
 
-    fn command(&mut self, step: u64, command: &StageCommand) -> Result<(), PipelineBreak> {
+    /// Takes in a command, and gives what of it is for the engine here.
+    fn command(&mut self, step: u64, command: &StageCommand) -> Result<Option<StageCommand>, PipelineBreak> {
         let wrong = |fault, sequence| Err(PipelineBreak::Sequence { step, fault, sequence });
         match command {
             StageCommand::Open { spec, .. } if self.open.contains_key(&spec.sequence) => {
@@ -135,34 +158,57 @@ impl StageMachine {
             StageCommand::Open { spec, .. } if self.open.len() >= self.placement.slots as usize => {
                 wrong(SequenceFault::NoSlot, spec.sequence)
             }
-            StageCommand::Open { spec, attempt, cached } => self.open(step, spec, *attempt, cached),
-            StageCommand::Keep { sequence, pages } => self.keep(step, *sequence, pages),
+            StageCommand::Open { spec, attempt, cached } => {
+                let here = self.open(step, spec, *attempt, cached)?;
+                let (spec, cached) = (spec.clone(), cached[..here].to_vec());
+                Ok(Some(StageCommand::Open { spec, attempt: *attempt, cached }))
+            }
+            StageCommand::Keep { sequence, pages } => {
+                let pages = self.keep(step, *sequence, pages)?;
+                Ok((!pages.is_empty()).then_some(StageCommand::Keep { sequence: *sequence, pages }))
+            }
             StageCommand::Forget(keys) => {
-                let unknown = keys.iter().find(|key| self.kept.remove(key).is_none());
-                unknown.map_or(Ok(()), |&key| {
-                    Err(PipelineBreak::Page { step, fault: PageFault::ForgetsUnkept, key })
-                })
+                let mut here = Vec::with_capacity(keys.len());
+                for &key in keys {
+                    if self.lacking.remove(&key) {
+                        continue;
+                    }
+                    if self.kept.remove(&key).is_none() {
+                        let fault = PageFault::ForgetsUnkept;
+                        return Err(PipelineBreak::Page { step, fault, key });
+                    }
+                    self.rows.forget(key);
+                    here.push(key);
+                }
+                Ok((!here.is_empty()).then_some(StageCommand::Forget(here)))
             }
             StageCommand::Close(sequence) => match self.open.remove(sequence) {
-                Some(_) => Ok(()),
+                Some(_) => {
+                    self.begun.remove(sequence);
+                    self.rows.close(*sequence);
+                    Ok(Some(command.clone()))
+                }
                 None => wrong(SequenceFault::ClosesUnknown, *sequence),
             },
         }
     }
 
-    /// Opens a sequence that begins with kept pages of its own principal.
+    /// Opens a sequence that begins with kept pages of its own principal. Gives how many of them, the first,
+    /// are here: it begins with these, and the others are rebuilt.
     fn open(
         &mut self,
         step: u64,
         spec: &SequenceSpec,
         attempt: Attempt,
         cached: &[PageKey],
-    ) -> Result<(), PipelineBreak> {
-        for &key in cached {
+    ) -> Result<usize, PipelineBreak> {
+        let here = cached.iter().take_while(|key| self.kept.contains_key(*key)).count();
+        for (index, &key) in cached.iter().enumerate() {
             let fault = match self.kept.get(&key) {
-                Some(&principal) if principal == spec.principal => continue,
-                Some(_) => PageFault::OpensOfAnother,
-                None => PageFault::OpensUnkept,
+                Some(&principal) if principal == spec.principal && index < here => continue,
+                None if self.lacking.contains(&key) => continue,
+                Some(&principal) if principal != spec.principal => PageFault::OpensOfAnother,
+                Some(_) | None => PageFault::OpensUnkept,
             };
             return Err(PipelineBreak::Page { step, fault, key });
         }
@@ -171,23 +217,35 @@ impl StageMachine {
             let (fault, sequence) = (SequenceFault::BeginsBehindHistory, spec.sequence);
             return Err(PipelineBreak::Sequence { step, fault, sequence });
         }
-        let (principal, driver, length) = (spec.principal, spec.driver, length as u32);
+        let (principal, driver) = (spec.principal, spec.driver);
+        let length = here as u32 * self.geometry.page_tokens;
         let prompt = prompt_hash(spec);
         self.open.insert(spec.sequence, Open { principal, attempt, driver, prompt, length, lost: false });
-        Ok(())
+        self.rows.open(spec.sequence, cached);
+        if self.rebuilds.is_some() {
+            self.begun.insert(spec.sequence, cached.to_vec());
+        }
+        Ok(here)
     }
 
+    /// Gives the pages that are not kept here yet: of those that some stages rebuilt, the others have all.
     fn keep(
         &mut self,
         step: u64,
         sequence: SequenceId,
         pages: &[(u32, PageKey)],
-    ) -> Result<(), PipelineBreak> {
+    ) -> Result<Vec<(u32, PageKey)>, PipelineBreak> {
         let Some(open) = self.open.get(&sequence) else {
             return Err(PipelineBreak::Sequence { step, fault: SequenceFault::KeepsUnopened, sequence });
         };
-        let full = open.length / self.geometry.page_tokens;
+        let (full, begun) = (open.length / self.geometry.page_tokens, self.begun.get(&sequence));
+        let mut here = Vec::with_capacity(pages.len());
         for &(index, key) in pages {
+            let began_with = begun.and_then(|keys| keys.get(index as usize));
+            if began_with == Some(&key) && self.kept.contains_key(&key) {
+                self.rows.delivered(key);
+                continue;
+            }
             if index >= full {
                 return Err(PipelineBreak::Page { step, fault: PageFault::KeepsUnfinished, key });
             }
@@ -197,8 +255,11 @@ impl StageMachine {
             if self.kept.insert(key, open.principal).is_some() {
                 return Err(PipelineBreak::Page { step, fault: PageFault::KeepsAnother, key });
             }
+            self.lacking.remove(&key);
+            self.rows.keep(sequence, index, key);
+            here.push((index, key));
         }
-        Ok(())
+        Ok(here)
     }
 
     /// Moves the sequence forward by its part of the step.

@@ -30,8 +30,15 @@ impl StageMachine {
         done.computed_us.push(u32::try_from(now.since(done.began).as_micros()).unwrap_or(u32::MAX));
         let (is_last, vocab) = (self.is_last(), self.geometry.vocab);
         match result {
+            ComputeResult::Rows(none) if done.passed.is_some() && none.is_empty() && !is_last => {
+                let rows = done.passed.take().unwrap_or_default();
+                self.forward(done, rows, out);
+            }
             ComputeResult::Rows(rows) => match self.rows_fault(&done, &rows, out) {
-                None => self.forward(done, rows, out),
+                None => {
+                    self.note_rows(&done.frame, &rows);
+                    self.forward(done, rows, out);
+                }
                 Some(why) => self.step_failed(done, FailureKind::Device, why, out),
             },
             ComputeResult::Tokens(results) if is_last && are_of(&done, &results, &[], vocab) => {
@@ -104,12 +111,24 @@ impl StageMachine {
     }
 
     fn forward(&self, done: Computing, rows: Bytes, out: &mut Vec<StageOutput>) {
-        let Computing { commands, frame, failures, pages, kept, computed_us, .. } = done;
+        let Computing { commands, frame, failures, pages, kept, computed_us, rebuilds, .. } = done;
         let (next, rows_dtype) = (self.index + 1, WireDType::F32);
+        // Behind the stages that compute it nobody does.
+        let rows = if rebuilds.is_none_or(|range| range.has(next)) { rows } else { Bytes::new() };
         let to = self.placement.stages[next].leader().node;
         let stage = next as u32;
-        let message =
-            StepMessage { stage, commands, frame, failures, pages, kept, computed_us, rows_dtype, rows };
+        let message = StepMessage {
+            stage,
+            commands,
+            frame,
+            failures,
+            pages,
+            kept,
+            rebuilds,
+            computed_us,
+            rows_dtype,
+            rows,
+        };
         out.push(StageOutput::Send { to, message: DataMessage::Step(message) });
     }
 
@@ -117,7 +136,7 @@ impl StageMachine {
     /// driver on another node gets its own.
     fn send_tokens(&self, done: Computing, mut results: Vec<TokenResult>, out: &mut Vec<StageOutput>) {
         let (placement, term) = (self.placement.id, self.term);
-        let step = done.frame.step;
+        let (step, rebuilds) = (done.frame.step, done.rebuilds);
         let tokens = |results, failures, pages, kept, computed_us| {
             DataMessage::Tokens(TokensMessage {
                 placement,
@@ -127,6 +146,7 @@ impl StageMachine {
                 failures,
                 pages,
                 kept,
+                rebuilds,
                 computed_us,
             })
         };

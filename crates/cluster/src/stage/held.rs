@@ -120,6 +120,7 @@ mod tests {
             failures,
             pages,
             kept: vec![],
+            rebuilds: None,
             computed_us: vec![],
             rows_dtype,
             rows: Bytes::new(),

@@ -51,6 +51,9 @@ impl StageMachine {
     ) -> bool {
         let (got, term, step) = (message.frame.term, self.term, message.frame.step);
         if got == term {
+            if self.inherits && step == 0 {
+                self.begin_term(got, &message.kept, out);
+            }
             return true;
         }
         tracing::trace!(%from, placement = %self.placement.id, stage = self.index, %got, %term, step, "a step of another term");
@@ -96,7 +99,11 @@ impl StageMachine {
     fn begin_term(&mut self, term: Term, kept: &[PageKey], out: &mut Vec<StageOutput>) {
         let named: BTreeSet<PageKey> = kept.iter().copied().collect();
         self.kept.retain(|key, _| named.contains(key));
+        self.rows.retain(|key| self.kept.contains_key(key));
         self.open.clear();
+        self.begun.clear();
+        self.lacking.clear();
+        (self.inherits, self.rebuilds) = (false, None);
         self.waiting.clear();
         self.computing = None;
         (self.term, self.step_next, self.broken, self.rewiring) = (term, 0, None, true);

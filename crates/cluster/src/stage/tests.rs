@@ -52,6 +52,7 @@ fn step(index: usize, step: u64, commands: Vec<StageCommand>, sequences: Vec<Ste
         failures: vec![],
         pages: vec![],
         kept: vec![],
+        rebuilds: None,
         computed_us: vec![],
         rows_dtype: WireDType::F32,
         rows,
@@ -758,4 +759,70 @@ fn rows_of_another_length_than_that_of_their_tokens_do_not_wait_for_their_turn()
     let expected = PipelineBreak::Rows { step: 2, got_bytes: 1 << 10, expected_bytes: 8 };
     assert_eq!(why, Some(&expected), "{out:?}");
     assert!(s.waiting.is_empty());
+}
+
+/// Of the next placement of the same instance.
+fn in_next(mut message: StepMessage) -> StepMessage {
+    message.frame.placement = placement_id(1, 2);
+    message
+}
+
+/// Positions 0 and 1 of sequence 1, which begins with page 7, are computed by stage 1 alone.
+fn rebuilding(index: usize, rows: &[u8]) -> StepMessage {
+    let part = StepSequence { sample: false, ..part(1, 0, &[1, 2]) };
+    let step = step(index, 1, vec![open_cached(1, &[7])], vec![part]);
+    in_next(StepMessage { rebuilds: Some(MIDDLE), rows: rows.to_vec().into(), ..step })
+}
+
+const MIDDLE: StageRange = StageRange { first: 1, end: 2 };
+
+/// Lets step 0 of a term go through it; gives what it sends on.
+fn first_step(s: &mut StageMachine, message: StepMessage) -> StepMessage {
+    feed(s, message);
+    s.handle(Time::ZERO, StageInput::Rewired { term: s.term() });
+    let mut out = done(s, 0, ComputeResult::Rows(Bytes::new()));
+    match out.pop() {
+        Some(StageOutput::Send { message: DataMessage::Step(on), .. }) => on,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_stage_in_front_of_one_that_was_loaded_anew_computes_nothing_and_sends_the_rows_it_kept() {
+    let mut before = stage(0);
+    before.set_rows_max(1 << 20);
+    feed(&mut before, step(0, 1, vec![open(1)], vec![part(1, 0, &[1, 2, 3])]));
+    let sent: Vec<u8> = (1..=24).collect();
+    done(&mut before, 1, ComputeResult::Rows(sent.clone().into()));
+    feed(&mut before, step(0, 2, vec![keep(1, &[(0, 7)])], vec![part(1, 3, &[4])]));
+    let geometry = before.geometry;
+    let mut s = StageMachine::new(placement(1, 2, &[1, 2, 3]), 0, geometry).inheriting(before.into_left());
+    let named = || StepMessage { kept: vec![PageKey(7), PageKey(8)], ..in_next(step_0(0)) };
+    let on = first_step(&mut s, named());
+    assert_eq!((on.kept, on.rebuilds), (vec![PageKey(7)], None));
+    let on = first_step(&mut s, in_term(2, StepMessage { rebuilds: Some(MIDDLE), ..named() }));
+    assert_eq!((on.kept, on.rebuilds), (vec![PageKey(7)], Some(MIDDLE)));
+    assert_eq!(show(&feed(&mut s, in_term(2, rebuilding(0, &[])))), ["compute 1: rows 0"]);
+    let out = done(&mut s, 1, ComputeResult::Rows(Bytes::new()));
+    assert_eq!(show(&out), ["step 1 to 2: 1@0 rows 16 failures 0"]);
+    let [StageOutput::Send { message: DataMessage::Step(on), .. }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(on.rows, sent[..16]);
+    let again = in_term(2, in_next(step(0, 2, vec![keep(1, &[(0, 7)])], vec![part(1, 2, &[3])])));
+    assert_eq!(show(&feed(&mut s, again)), ["compute 2: 1@2 rows 0"], "it has the page, and goes on behind");
+}
+
+#[test]
+fn a_stage_that_was_loaded_anew_says_so_and_computes_what_it_lacks() {
+    let geometry = fresh(1).geometry;
+    let mut s = StageMachine::new(placement(1, 2, &[1, 2, 3]), 1, geometry);
+    let on = first_step(&mut s, StepMessage { kept: vec![PageKey(7)], ..in_next(step_0(1)) });
+    assert_eq!((on.kept, on.rebuilds), (vec![PageKey(7)], Some(MIDDLE)));
+    let out = feed(&mut s, rebuilding(1, &[0; 16]));
+    assert_eq!(show(&out), ["compute 1: 1@0 rows 16"]);
+    let [StageOutput::Compute { commands, .. }] = &out[..] else { panic!("{out:?}") };
+    assert_eq!(*commands, [open(1)], "its engine has no such page");
+    let out = done(&mut s, 1, ComputeResult::Rows(vec![0; 16].into()));
+    assert_eq!(show(&out), ["step 1 to 3: 1@0 rows 0 failures 0"], "nobody behind computes");
+    feed(&mut s, in_next(step(1, 2, vec![keep(1, &[(0, 7)])], vec![part(1, 2, &[3])])));
+    assert_eq!(s.pages_kept(), 1);
 }

@@ -104,9 +104,9 @@ pub enum StageOutput {
     /// sequences that were lost with the chunk. For a frame without sequences the answer is `Rows` without
     /// bytes or `Tokens(vec![])`.
     Compute {
-        /// Carried out first, in order.
+        /// Carried out first, in order: what of the step's is for this engine.
         commands: Vec<StageCommand>,
-        /// The batch.
+        /// The batch; without sequences where only other stages compute them.
         frame: StepFrame,
         /// Hidden rows of the batch; empty on the first stage.
         rows: Bytes,

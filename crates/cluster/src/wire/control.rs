@@ -214,6 +214,10 @@ pub struct StageReport {
     /// Of those, bytes that are read from the file until they are in memory. To show; 0 until `node` fills it
     /// in.
     pub unpacked_bytes: u64,
+    /// Bytes of hidden rows that it keeps for the stage behind it. To show; 0 until `node` fills it in.
+    pub rows_bytes: u64,
+    /// As many at most. To show; 0 until `node` fills it in.
+    pub rows_bytes_max: u64,
     /// Microseconds it has computed so far. To show; 0 until `node` fills it in.
     pub busy_us: u64,
     /// Requests that run or wait there; only of a first stage, whose node has the scheduler. 0 until `node`

@@ -249,6 +249,10 @@ pub struct StepMessage {
     /// forgotten.
     #[serde(deserialize_with = "list::<_, _, PAGES_OF_TERM_MAX>")]
     pub kept: Vec<PageKey>,
+    /// With step 0: the stages that it has passed and that have none of these pages, those that the scheduler
+    /// knows of included. With another step: only these stages compute it, and the one in front of them sends
+    /// the rows that it kept.
+    pub rebuilds: Option<StageRange>,
     /// How long each stage that it has passed computed it, in microseconds. It decides nothing.
     pub computed_us: Vec<u32>,
     /// How `rows` are encoded.
@@ -257,6 +261,27 @@ pub struct StepMessage {
     /// as a raw tail behind the rest.
     #[serde(skip)]
     pub rows: Bytes,
+}
+
+/// Neighbouring stages: from one up to another, which is not among them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StageRange {
+    /// Index of the first.
+    pub first: u32,
+    /// Index behind the last.
+    pub end: u32,
+}
+
+impl StageRange {
+    /// Whether this stage is one of them.
+    pub fn has(self, stage: usize) -> bool {
+        (self.first as usize..self.end as usize).contains(&stage)
+    }
+
+    /// Whether they are some, and not all, of so many.
+    pub fn is_part_of(self, stages: usize) -> bool {
+        self.first < self.end && self.end as usize <= stages && ((self.end - self.first) as usize) < stages
+    }
 }
 
 /// The outcome of one step.
@@ -280,6 +305,8 @@ pub struct TokensMessage {
     /// With step 0: pages of the term before that every stage still keeps.
     #[serde(deserialize_with = "list::<_, _, PAGES_OF_TERM_MAX>")]
     pub kept: Vec<PageKey>,
+    /// With step 0: stages that have none of these pages.
+    pub rebuilds: Option<StageRange>,
     /// How long each stage computed it, in microseconds (for a driver: empty, it is told at the end). It
     /// decides nothing.
     pub computed_us: Vec<u32>,

@@ -42,6 +42,7 @@ fn step(tokens: usize) -> StepMessage {
         failures: vec![],
         pages: vec![],
         kept: vec![],
+        rebuilds: None,
         computed_us: vec![],
         rows_dtype: WireDType::F32,
         rows,
@@ -144,6 +145,8 @@ fn full_report() -> NodeReport {
         held_bytes: 1,
         weight_bytes: 1,
         unpacked_bytes: 0,
+        rows_bytes: 0,
+        rows_bytes_max: 0,
         busy_us: 1,
         sequences: 1,
         sources: vec![crate::wire::FetchSource { member: Some(node(2)), bytes: 9, bytes_per_s: 3 }],
@@ -199,6 +202,7 @@ fn data_messages() -> Vec<DataMessage> {
             failures: vec![],
             pages: vec![],
             kept: vec![],
+            rebuilds: None,
             computed_us: vec![],
         }),
         sequence_failed(PipelineFailure::Steps {
@@ -410,6 +414,7 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
             failures,
             pages: vec![],
             kept: vec![],
+            rebuilds: None,
             computed_us: vec![],
         }))
     };
@@ -446,6 +451,7 @@ fn reports_on_prompts_have_a_bound_and_come_with_the_first_token() {
             failures: vec![],
             pages: vec![],
             kept: vec![],
+            rebuilds: None,
             computed_us: vec![],
         })
     };
@@ -694,6 +700,7 @@ fn step_0_carries_pages_and_nothing_else_and_no_other_step_does() {
             failures,
             pages,
             kept: vec![],
+            rebuilds: None,
             computed_us: vec![],
         })
     };

@@ -164,6 +164,7 @@ mod tests {
             failures: vec![],
             pages: vec![],
             kept: vec![],
+            rebuilds: None,
             computed_us: vec![],
         };
         assert_eq!(room_for(&DataMessage::Tokens(tokens)), BYTES_MAX / (1 << 20) - 1);

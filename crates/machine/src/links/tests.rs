@@ -36,6 +36,7 @@ pub(super) fn numbered(number: u64) -> Box<DataMessage> {
         failures,
         pages: vec![],
         kept: vec![],
+        rebuilds: None,
         computed_us: vec![],
     }))
 }
@@ -58,6 +59,7 @@ fn with_rows(bytes: usize) -> Box<DataMessage> {
         failures,
         pages: vec![],
         kept: vec![],
+        rebuilds: None,
         computed_us: vec![],
         rows_dtype,
         rows: vec![0; bytes].into(),

@@ -205,6 +205,8 @@ fn report(n: u8) -> NodeReport {
         held_bytes: 4000,
         weight_bytes: 900,
         unpacked_bytes: 70,
+        rows_bytes: 5,
+        rows_bytes_max: 50,
         busy_us: if n == 1 { 300 } else { 100 },
         sequences: 0,
         sources: Vec::new(),
@@ -358,6 +360,7 @@ fn stages_show_bytes_time_and_where_the_file_comes_from() {
     assert_eq!((first.time_share, second.time_share), (Some(0.75), Some(0.25)));
     assert_eq!((first.weight_bytes, second.weight_bytes), (3500, 1300), "with embedding and head");
     assert_eq!((first.weight_bytes_held, first.weight_bytes_waiting), (900, 70));
+    assert_eq!((first.rows_bytes, first.rows_bytes_max), (5, 50));
     assert_eq!((first.kv_bytes, second.kv_bytes), (3 * 4 * 256, 4 * 256));
     assert_eq!((first.fetched_from.as_deref(), second.fetched_from.as_deref()), (None, Some("desk")));
     assert_eq!((first.node_name.as_str(), second.node_name.as_str()), ("desk", "attic"));

@@ -269,6 +269,7 @@ fn message(frame: StepFrame, commands: Vec<StageCommand>) -> StepMessage {
         failures: vec![],
         pages: vec![],
         kept: vec![],
+        rebuilds: None,
         computed_us: vec![],
         rows_dtype: WireDType::F32,
         rows: Bytes::new(),

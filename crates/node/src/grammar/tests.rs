@@ -160,6 +160,7 @@ fn steps(
         failures: vec![],
         pages,
         kept: vec![],
+        rebuilds: None,
         computed_us: vec![],
     };
     scheduler.tokens(now, NODE, &tokens(0, vec![], vec![StagePages { pages: 64, page_tokens: 32 }]));

@@ -121,6 +121,8 @@ fn stage_on(node: &str, predicted: Option<(f64, f64)>) -> StageView {
         weight_bytes_held: 1,
         weight_bytes_waiting: 0,
         kv_bytes: 1,
+        rows_bytes: 0,
+        rows_bytes_max: 0,
         time_share: None,
         predicted: predicted.map(|(token_ms, prompt_ms)| StagePredictionView { token_ms, prompt_ms }),
         measured: None,

@@ -104,6 +104,8 @@ mod tests {
             weight_bytes_held: millions * 1_000_000,
             weight_bytes_waiting: 0,
             kv_bytes: 0,
+            rows_bytes: 0,
+            rows_bytes_max: 0,
             time_share: None,
             predicted: None,
             measured: None,

@@ -9,8 +9,8 @@ use super::super::limits::{
     STEP_TOKENS_MAX, STOP_TOKENS_MAX, scores_bytes,
 };
 use super::super::{
-    ComputeFault, DataMessage, Missing, MissingPart, Rejection, StageCommand, StagePages, StepFailure,
-    StepMessage, Submission, TokenResult, TokensMessage,
+    ComputeFault, DataMessage, Missing, MissingPart, Rejection, StageCommand, StagePages, StageRange,
+    StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
 };
 use super::{Check, CheckError, at_most, ensure, text};
 
@@ -112,6 +112,7 @@ impl Check for StepMessage {
         self.failures.check()?;
         pages_of_step(self.frame.step, &self.pages)?;
         kept_of_step(self.frame.step, &self.kept)?;
+        rebuilt_stages(self.rebuilds)?;
         at_most("times of stages", self.computed_us.len(), STAGES_MAX)?;
         let carries = !(self.commands.is_empty() && self.frame.sequences.is_empty() && self.rows.is_empty());
         ensure(self.frame.step > 0 || !carries, "step 0 carries something")?;
@@ -128,6 +129,11 @@ fn pages_of_step(step: u64, pages: &[StagePages]) -> Result<(), CheckError> {
 /// Only step 0 names pages of the term before.
 fn kept_of_step(step: u64, kept: &[PageKey]) -> Result<(), CheckError> {
     ensure(step == 0 || kept.is_empty(), "a step other than 0 names pages of the term before")
+}
+
+fn rebuilt_stages(stages: Option<StageRange>) -> Result<(), CheckError> {
+    let is_range = stages.is_none_or(|range| range.first < range.end && range.end as usize <= STAGES_MAX);
+    ensure(is_range, "a step rebuilds stages that no placement has")
 }
 
 impl Check for StageCommand {
@@ -165,6 +171,7 @@ impl Check for TokensMessage {
         self.failures.check()?;
         pages_of_step(self.step, &self.pages)?;
         kept_of_step(self.step, &self.kept)?;
+        rebuilt_stages(self.rebuilds)?;
         at_most("times of stages", self.computed_us.len(), STAGES_MAX)?;
         ensure(self.step > 0 || self.results.is_empty(), "step 0 came back with tokens")?;
         self.results.check()

@@ -98,6 +98,7 @@ fn step(number: u64, bytes: usize) -> Box<DataMessage> {
         failures,
         pages,
         kept: vec![],
+        rebuilds: None,
         computed_us: vec![],
         rows_dtype,
         rows,

@@ -1,0 +1,83 @@
+//! What stages kept in the placement before, and what one that was loaded anew lacks of it.
+
+use super::*;
+use crate::wire::{StagePages, StageRange};
+
+/// An answer of one token behind a prompt of nine runs on nodes 1 and 2, and node 2 is lost. The scheduler of
+/// the next placement, on nodes 1 and 3, has sent step 0.
+fn next_placement() -> Scheduler {
+    let mut s = scheduler(&[1, 2], 16);
+    submit(&mut s, 1, 9, 12);
+    tokens(&mut s, 1, vec![]);
+    tokens(&mut s, 2, vec![result(1, 9, 7)]);
+    let out = show(&s.handle(Time::ZERO, SchedulerInput::NodeLost(node(2))));
+    assert_eq!(out, ["failed 1 StageLost", "instance failed StageLost"]);
+    let (config, left) = (s.config, s.into_left().unwrap());
+    let mut s = Scheduler::new(config, Time::ZERO, placement(1, 2, &[1, 3])).inheriting(left);
+    assert_eq!(show(&s.handle(Time::ZERO, SchedulerInput::Tick)), ["step 0:  | "]);
+    s
+}
+
+/// Step 0 is back: all it names is kept, but not by these stages.
+fn back_without(s: &mut Scheduler, rebuilds: Option<StageRange>) -> Vec<String> {
+    let kept = s.opening.as_ref().map(|opening| opening.kept.clone()).unwrap_or_default();
+    let pages = vec![StagePages { pages: 16, page_tokens: 4 }; s.placement.stages.len()];
+    let tokens = TokensMessage { pages, kept, rebuilds, ..back(s, 0, vec![]) };
+    show(&s.tokens(Time::ZERO, sender(s), &tokens))
+}
+
+/// The answer goes on in the next placement.
+fn resume(s: &mut Scheduler) -> Vec<SchedulerOutput> {
+    let placement = placement_id(1, 2);
+    let mut submission = Submission { placement, attempt: Attempt(2), ..submission(1, 9, 12) };
+    submission.spec.history.push(7);
+    s.handle(s.now, SchedulerInput::Submit { from: node(9), submission })
+}
+
+/// Which stages compute each step.
+fn rebuilding(out: &[SchedulerOutput]) -> Vec<Option<StageRange>> {
+    let steps = out.iter().filter_map(|o| match o {
+        SchedulerOutput::Step(step) => Some(step.rebuilds),
+        _ => None,
+    });
+    steps.collect()
+}
+
+const LAST: Option<StageRange> = Some(StageRange { first: 1, end: 2 });
+
+#[test]
+fn a_stage_that_was_loaded_anew_alone_computes_what_the_others_kept() {
+    let mut s = next_placement();
+    assert_eq!(back_without(&mut s, LAST), ["step 0:  | "], "those in front are told who needs their rows");
+    assert_eq!(back_without(&mut s, LAST), ["serving"]);
+    let out = resume(&mut s);
+    let expected =
+        ["accepted 1 behind 0", "started 1 behind 8", "step 1: open 1 behind 2 | 1@0+8", "step 2:  | 1@8+2*"];
+    assert_eq!((show(&out), rebuilding(&out)), (expected.map(str::to_owned).to_vec(), vec![LAST, None]));
+    assert!(tokens(&mut s, 1, vec![]).is_empty());
+    let out = tokens(&mut s, 2, vec![result(1, 10, 8)]);
+    assert_eq!(show(&out), ["step 3: keep 1 2 | 1@10+1*"]);
+    assert_eq!(rebuilding(&out), [None]);
+}
+
+#[test]
+fn without_a_stage_that_lacks_them_pages_of_the_placement_before_are_begun_with() {
+    let mut s = next_placement();
+    assert_eq!(back_without(&mut s, None), ["serving"]);
+    let out = show(&resume(&mut s));
+    assert_eq!(out[1..], ["started 1 behind 8", "step 1: open 1 behind 2 | 1@8+2*"]);
+}
+
+#[test]
+fn of_stages_that_all_lack_them_or_change_their_mind_nothing_is_believed() {
+    let all = Some(StageRange { first: 0, end: 2 });
+    let mut s = next_placement();
+    assert_eq!(back_without(&mut s, all), ["step 0:  | "]);
+    assert_eq!((back_without(&mut s, None), s.stats().pages_cached), (vec!["serving".to_owned()], 0));
+    let mut s = next_placement();
+    back_without(&mut s, LAST);
+    assert_eq!(back_without(&mut s, Some(StageRange { first: 0, end: 1 })), ["step 0:  | "]);
+    assert_eq!(back_without(&mut s, None), ["serving"]);
+    let out = show(&resume(&mut s));
+    assert_eq!(out[1..], ["started 1", "step 1: open 1 | 1@0+8", "step 2:  | 1@8+2*"]);
+}
