@@ -162,14 +162,14 @@ async fn go_on(
     let resuming = Resuming { head, secret, model, choices, had, is_whole };
     let mut again = Request::new(Body::from(body));
     again.extensions_mut().insert(resuming);
-    let (state, name, principal) = (State(app), Extension(id), Extension(principal));
+    let (state, posted) = (State(app), (Extension(id), Extension(principal), again));
     let answer = match endpoint {
-        Resumed::Chat => openai::chat(state, name, principal, again).await,
-        Resumed::Completion => openai::completion(state, name, principal, again).await,
-        Resumed::Messages => messages::messages(state, name, principal, again).await,
-        Resumed::Responses => responses::create(state, name, principal, again).await,
-        Resumed::OllamaChat => ollama::chat(state, name, principal, again).await,
-        Resumed::OllamaGenerate => ollama::generate(state, name, principal, again).await,
+        Resumed::Chat => openai::chat(state, posted).await,
+        Resumed::Completion => openai::completion(state, posted).await,
+        Resumed::Messages => messages::messages(state, posted).await,
+        Resumed::Responses => responses::create(state, posted).await,
+        Resumed::OllamaChat => ollama::chat(state, posted).await,
+        Resumed::OllamaGenerate => ollama::generate(state, posted).await,
     };
     Ok(answer.unwrap_or_else(|error| endpoint.refuse(error, id)))
 }

@@ -160,7 +160,7 @@ impl KeptRows {
     pub(super) fn retain(&mut self, is_kept: impl Fn(&PageKey) -> bool) {
         let growing: Vec<SequenceId> = self.growing.keys().copied().collect();
         growing.into_iter().for_each(|sequence| self.close(sequence));
-        let gone: Vec<PageKey> = self.pages.keys().filter(|key| !is_kept(*key)).copied().collect();
+        let gone: Vec<PageKey> = self.pages.keys().filter(|key| !is_kept(key)).copied().collect();
         gone.into_iter().for_each(|key| self.forget(key));
         self.promised.clear();
     }
