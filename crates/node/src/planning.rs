@@ -109,6 +109,8 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
     if query.nodes_min == Some(0) {
         return Err(QueryError::Zero { what: "nodes_min" });
     }
+    // Whatever the objective: a plan says what they all reach together.
+    let streams = streams_of(query.streams, request.slots)?;
     request.objective = match (query.objective, query.nodes_min) {
         (PlanObjective::Latency, Some(stages_min)) if stages_min > 1 => Objective::Spread { stages_min },
         (PlanObjective::Latency, _) => Objective::Latency,
@@ -116,7 +118,7 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
             return Err(QueryError::TwoObjectives { stages_min });
         }
         (PlanObjective::Throughput, _) => {
-            request.workload.streams = streams_of(query.streams, request.slots)?;
+            request.workload.streams = streams;
             Objective::Throughput
         }
     };
