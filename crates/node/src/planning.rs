@@ -460,8 +460,12 @@ fn plan_view(model: &str, request: &PlanRequest, plan: &Plan) -> PlanView {
     }
 }
 
-/// What the coordinator said of an instance that serves, in words of the API.
-pub(crate) fn replan_view(report: &ReplanReport, name: impl Fn(NodeId) -> String) -> ReplanView {
+/// What the coordinator said of an instance that serves so many answers, in words of the API.
+pub(crate) fn replan_view(
+    report: &ReplanReport,
+    running: u32,
+    name: impl Fn(NodeId) -> String,
+) -> ReplanView {
     let stage = |stage: &Stage| {
         let shard = stage.shards.first()?;
         let (node_name, device) = (name(shard.node), shard.device.to_string());
@@ -480,6 +484,7 @@ pub(crate) fn replan_view(report: &ReplanReport, name: impl Fn(NodeId) -> String
         load_bytes: report.load_bytes,
         fetch_bytes: report.fetch_bytes,
         fetch_ms: ms(report.fetch_ns),
+        running,
         stages: report.stages.iter().filter_map(stage).collect(),
     }
 }
