@@ -279,6 +279,9 @@ pub struct ReplanView {
     pub fetch_bytes: u64,
     /// Milliseconds that fetching takes at least.
     pub fetch_ms: f64,
+    /// Answers that run there: a move has all their tokens computed again.
+    #[serde(default)]
+    pub running: u32,
     /// Where the best plan has its stages, first stage first.
     pub stages: Vec<ReplanStageView>,
 }

@@ -299,7 +299,7 @@ pub enum Command {
     /// Show how a model would be placed and how fast it would be, on this cluster or on one that a file
     /// describes; nothing is loaded
     #[command(
-        after_help = "Examples:\n  exo plan demo\n  exo plan llama-3.1-8b --streams 8 --objective throughput\n  \
+        after_help = "Examples:\n  exo plan demo\n  exo plan llama-3.1-8b --slots 8 --objective throughput\n  \
                             exo plan demo --pin desktop/gpu0=20 --exclude laptop\n  \
                             exo plan --shape llama-70b --type q4_k_m                       a model that is not here\n  \
                             exo plan --shape llama-70b --type q4_k_m --cluster lab.toml    no node, no file\n  \

@@ -91,6 +91,10 @@ fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     let text = flat(&stdout(&lab(&[])));
     assert!(text.contains("phone cpu") && text.contains("no layer: adding it costs"), "{text}");
     assert!(text.contains("no plan is faster"), "{text}");
+    // What does not go into the context with its answer is cut, and that is told.
+    assert!(text.contains("first token of a prompt of 512 after "), "{text}");
+    let long = flat(&stdout(&lab(&["--prompt", "8000", "--answer", "192"])));
+    assert!(long.contains("first token of a prompt of 4000 after "), "{long}");
     assert!(text.contains("from mac to desktop: a round trip of 0.600 ms (stated)"), "{text}");
 }
 
@@ -234,6 +238,8 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
     let everything = refused(&["--exclude", "phone", "--exclude", "mac", "--exclude", "desktop"]);
     assert!(everything.contains("no device can be used"), "{everything}");
     assert!(refused(&["--streams", "0"]).contains("streams must not be 0"));
+    // `lab` has one slot.
+    assert!(refused(&["--streams", "2"]).contains("2 streams do not run in 1 slots"));
     // Each change that is named is one that helps.
     let q8 = refused(&["--type", "q8_0", "--context", "30000"]);
     assert!(

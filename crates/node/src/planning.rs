@@ -109,6 +109,8 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
     if query.nodes_min == Some(0) {
         return Err(QueryError::Zero { what: "nodes_min" });
     }
+    // Whatever the objective: a plan says what they all reach together.
+    let streams = streams_of(query.streams, request.slots)?;
     request.objective = match (query.objective, query.nodes_min) {
         (PlanObjective::Latency, Some(stages_min)) if stages_min > 1 => Objective::Spread { stages_min },
         (PlanObjective::Latency, _) => Objective::Latency,
@@ -116,7 +118,7 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
             return Err(QueryError::TwoObjectives { stages_min });
         }
         (PlanObjective::Throughput, _) => {
-            request.workload.streams = streams_of(query.streams, request.slots)?;
+            request.workload.streams = streams;
             Objective::Throughput
         }
     };
@@ -458,8 +460,12 @@ fn plan_view(model: &str, request: &PlanRequest, plan: &Plan) -> PlanView {
     }
 }
 
-/// What the coordinator said of an instance that serves, in words of the API.
-pub(crate) fn replan_view(report: &ReplanReport, name: impl Fn(NodeId) -> String) -> ReplanView {
+/// What the coordinator said of an instance that serves so many answers, in words of the API.
+pub(crate) fn replan_view(
+    report: &ReplanReport,
+    running: u32,
+    name: impl Fn(NodeId) -> String,
+) -> ReplanView {
     let stage = |stage: &Stage| {
         let shard = stage.shards.first()?;
         let (node_name, device) = (name(shard.node), shard.device.to_string());
@@ -478,6 +484,7 @@ pub(crate) fn replan_view(report: &ReplanReport, name: impl Fn(NodeId) -> String
         load_bytes: report.load_bytes,
         fetch_bytes: report.fetch_bytes,
         fetch_ms: ms(report.fetch_ns),
+        running,
         stages: report.stages.iter().filter_map(stage).collect(),
     }
 }

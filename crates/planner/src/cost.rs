@@ -38,8 +38,9 @@
 //! A model of a few MiB stays in a processor's caches: its rate of reading and `t_layer` are derived from the
 //! measured ones (decision 0072).
 //!
-//! Memory domains (devices that share bandwidth) are not in it: stages of one stream never work at the same
-//! time, and for many streams two devices of one domain are predicted too fast.
+//! Stages of one stream never work at the same time. Those of many streams do, and devices of one memory
+//! domain then share its bandwidth, which nobody measures: what is expected takes it for enough for all, and
+//! the slow end of the range for that of one of them, as if their stages of a round worked by turns.
 
 use std::collections::BTreeMap;
 
@@ -143,6 +144,8 @@ struct DeviceCost {
     layer_ns: u64,
     step_ns: u64,
     handover_ns: u64,
+    /// The memory whose bandwidth others may take meanwhile, where the slow end of the range is counted.
+    shared_memory: Option<u64>,
     fetching: Option<Fetching>,
 }
 
@@ -205,6 +208,7 @@ impl<'a> Costs<'a> {
                 layer_ns: case.time(rates.layer_s),
                 step_ns: case.time(rates.step_s),
                 handover_ns,
+                shared_memory: device.device.memory_domain.filter(|_| case == Case::Slow).map(|of| of.id),
                 fetching: None,
             }
         });
@@ -213,6 +217,11 @@ impl<'a> Costs<'a> {
             costs.devices[at].fetching = costs.fetching(device.node);
         }
         costs
+    }
+
+    /// What lies between the nodes.
+    pub(crate) fn links(&self) -> &Links {
+        &self.links
     }
 
     /// Tokens of the answer that are counted.
@@ -512,7 +521,7 @@ pub(crate) struct Fetch {
 
 /// Round trip and bytes per second from every node to every other: measured in this direction, else in the
 /// other, else estimated.
-struct Links {
+pub(crate) struct Links {
     /// In order.
     nodes: Vec<NodeId>,
     /// By the nodes' positions, a row for each that sends.
@@ -556,11 +565,11 @@ impl Links {
         self.is_rate_measured[from * self.nodes.len() + to]
     }
 
-    fn at(&self, node: NodeId) -> Option<usize> {
+    pub(crate) fn at(&self, node: NodeId) -> Option<usize> {
         self.nodes.binary_search(&node).ok()
     }
 
-    fn link(&self, from: usize, to: usize) -> (u64, u64) {
+    pub(crate) fn link(&self, from: usize, to: usize) -> (u64, u64) {
         self.each[from * self.nodes.len() + to]
     }
 
@@ -693,8 +702,11 @@ impl Costs<'_> {
         let slowest_chunk = (0..=last).map(|at| on_device(&chunk, at)).chain(wires).max().unwrap_or(0);
         let head = self.head_ns(layout[last].0, 1);
         let round_wires = layout.windows(2).map(|w| self.wire_ns(w[0].0, w[1].0, rows));
-        let of_round = |at: usize| decode(at, rows);
-        let slowest = (0..=last).map(|at| on_device(&of_round, at)).chain(round_wires).max().unwrap_or(0);
+        let by_turns = |at: usize| -> u64 {
+            let beside = (0..=last).filter(|&other| self.is_by_turns(layout[other].0, layout[at].0));
+            beside.map(|other| decode(other, rows)).sum()
+        };
+        let slowest = (0..=last).map(by_turns).chain(round_wires).max().unwrap_or(0);
         let round = (0..=last).map(|at| decode(at, rows)).sum::<u64>() + hops(rows);
         let first_hops = around(&|from, to| self.first_hop_ns(from, to, chunk_rows));
         let filled = (0..=last).map(chunk).sum::<u64>() + first_hops + head;
@@ -704,6 +716,12 @@ impl Costs<'_> {
             hop_ns: hops(1),
             round_ns: round.max(micro_batches * slowest),
         }
+    }
+
+    /// Whether stages of these two read weights one after the other.
+    fn is_by_turns(&self, one: usize, other: usize) -> bool {
+        let memory = |device: usize| self.devices[device].shared_memory;
+        one == other || memory(one).is_some() && memory(one) == memory(other)
     }
 
     /// What the objective asks to be least.

@@ -261,7 +261,7 @@ fn assemble(
     Plan {
         stages: stages_of(request, layout),
         reasons,
-        scores: score::scores(request, sizes),
+        scores: score::scores(request, sizes, &costs.expected),
         predicted: costs.predict(layout),
         proof: Proof { objective_ns, lower_bound_ns, work },
         alternatives: alternatives::list(request, sizes, usable, layout, &costs, otherwise),

@@ -29,40 +29,47 @@ pub(crate) fn is_cached(shape: &ModelShape) -> bool {
     layers.fold(shape.head_bytes, u64::saturating_add) <= CACHED_BYTES_MAX
 }
 
+/// No type of weights is so many times faster or slower than Q8_0 with the same kernels. A ratio beyond is
+/// not believed: it would make devices of others look as fast as their member likes.
+const RATIO_MAX: f64 = 32.0;
+
 /// How much faster or slower devices of a backend are with a type of weights than with Q8_0, of those that
 /// were measured with both. Without it the one of two equal devices that was measured would look slower than
 /// the other wherever a type is slower than Q8_0.
 pub(crate) struct TypeRatios<'a> {
-    sums: BTreeMap<(&'a str, DType), RatioSum>,
+    medians: BTreeMap<(&'a str, DType), TypeRatio>,
     is_cached: bool,
 }
 
-#[derive(Default)]
-struct RatioSum {
+#[derive(Clone, Copy)]
+struct TypeRatio {
     read: f64,
     flops: f64,
-    count: f64,
 }
 
 impl<'a> TypeRatios<'a> {
     pub(crate) fn of(request: &'a PlanRequest) -> Self {
-        let mut sums: BTreeMap<(&str, DType), RatioSum> = BTreeMap::new();
+        let mut all: BTreeMap<(&str, DType), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
         for PlanDevice { device, rates, .. } in &request.devices {
             let ratio = |of: &BTreeMap<DType, Figure>, dtype: DType| {
                 let [one, q8_0] = [dtype, DType::Q8_0].map(|of_type| of.get(&of_type)?.plausible());
-                Some(one?.value / q8_0?.value)
+                let ratio = one?.value / q8_0?.value;
+                (1.0 / RATIO_MAX..=RATIO_MAX).contains(&ratio).then_some(ratio)
             };
             for &dtype in rates.read_by_type.keys().filter(|dtype| **dtype != DType::Q8_0) {
                 if let Some((read, flops)) =
                     ratio(&rates.read_by_type, dtype).zip(ratio(&rates.flops_by_type, dtype))
                 {
-                    let sum = sums.entry((&device.backend, dtype)).or_default();
-                    *sum =
-                        RatioSum { read: sum.read + read, flops: sum.flops + flops, count: sum.count + 1.0 };
+                    let (reads, computes) = all.entry((&device.backend, dtype)).or_default();
+                    reads.push(read);
+                    computes.push(flops);
                 }
             }
         }
-        Self { sums, is_cached: is_cached(&request.shape) }
+        let medians = all.into_iter().filter_map(|(of, (reads, computes))| {
+            Some((of, TypeRatio { read: lower_median(reads)?, flops: lower_median(computes)? }))
+        });
+        Self { medians: medians.collect(), is_cached: is_cached(&request.shape) }
     }
 
     /// At which rate a device reads what a stage has, over all its types, with the least certain source of
@@ -80,13 +87,12 @@ impl<'a> TypeRatios<'a> {
     pub(crate) fn complete(&self, of: &PlanDevice) -> CompleteRates {
         let mut rates = of.rates.complete(of.device.kind);
         for dtype in DType::ALL {
-            let Some(RatioSum { read, flops, count }) = self.sums.get(&(&*of.device.backend, dtype)) else {
+            let Some(&TypeRatio { read, flops }) = self.medians.get(&(&*of.device.backend, dtype)) else {
                 continue;
             };
-            for (own, sum) in [(&mut rates.read_by_type, read), (&mut rates.flops_by_type, flops)] {
+            for (own, ratio) in [(&mut rates.read_by_type, read), (&mut rates.flops_by_type, flops)] {
                 // Rates that are possible each by itself may give a product that is not.
-                let follows =
-                    |q8_0: &Figure| Figure::from(q8_0.value * sum / count, Source::Derived).plausible();
+                let follows = |q8_0: &Figure| Figure::from(q8_0.value * ratio, Source::Derived).plausible();
                 if let Some(figure) = own.get(&DType::Q8_0).and_then(follows) {
                     own.entry(dtype).or_insert(figure);
                 }
@@ -97,6 +103,13 @@ impl<'a> TypeRatios<'a> {
         }
         rates
     }
+}
+
+/// The middle one, of two the lower: beside a member that does not lie, one that does makes no device of
+/// another faster.
+fn lower_median(mut ratios: Vec<f64>) -> Option<f64> {
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len().saturating_sub(1) / 2).copied()
 }
 
 /// What a processor does with a model that its caches hold: it was measured with weights from memory.

@@ -3,23 +3,26 @@
 //! They order the candidates of a search, so that of too many the most promising are considered and equals
 //! are taken in a sensible order, and they are shown. What a plan costs decides which plan is made.
 
+use std::collections::BTreeMap;
+
 use exo_types::NodeId;
 
-use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
+use crate::cost::{Costs, Links};
+use crate::inputs::Figure;
 use crate::memory::{Sizes, WeightForm};
 use crate::ratios::TypeRatios;
 use crate::request::{DeviceScore, PlanDevice, PlanRequest};
 
-/// A link of this round trip has half of the network score: a local network.
-const RTT_HALF_S: f64 = 1e-3;
-/// A link of this rate has half of the bandwidth score: 10 Gbit/s.
-const RATE_HALF: f64 = 1.25e9;
+/// A link of this round trip, in nanoseconds, has half of the network score: a local network.
+const RTT_HALF_NS: u64 = 1_000_000;
+/// A link of this rate, in bytes per second, has half of the bandwidth score: 10 Gbit/s.
+const RATE_HALF: u64 = 1_250_000_000;
 
-/// For every device of the request, in its order.
-pub(crate) fn scores(request: &PlanRequest, sizes: &Sizes<'_>) -> Vec<DeviceScore> {
+/// For every device of the request, in its order, with links as `costs` counts them.
+pub(crate) fn scores(request: &PlanRequest, sizes: &Sizes<'_>, costs: &Costs<'_>) -> Vec<DeviceScore> {
     let read = TypeRatios::of(request).read_rates(request);
     let fastest = read.iter().map(|figure| figure.value).fold(1.0, f64::max);
-    let networks = networks(request);
+    let networks = networks(request, costs.links());
     let score = |(device, read): (&PlanDevice, &Figure)| {
         let compute = (read.value / fastest * 1e3) as u32;
         let free = device.device.memory_free_bytes.saturating_sub(sizes.workspace());
@@ -34,40 +37,31 @@ pub(crate) fn scores(request: &PlanRequest, sizes: &Sizes<'_>) -> Vec<DeviceScor
     request.devices.iter().zip(&read).map(score).collect()
 }
 
-/// Scores of network and bandwidth: means over the links of a node; what nobody measured counts as estimated.
-fn networks(request: &PlanRequest) -> std::collections::BTreeMap<NodeId, (u32, u32)> {
-    let mut sums = std::collections::BTreeMap::new();
+/// Scores of network and bandwidth: means over the links of a node to all others. A link that was measured
+/// one way counts for both ends, and one that nobody measured as estimated, as in the costs.
+fn networks(request: &PlanRequest, links: &Links) -> BTreeMap<NodeId, (u32, u32)> {
     let mut nodes: Vec<NodeId> = request.devices.iter().map(|d| d.node).collect();
     nodes.sort_unstable();
     nodes.dedup();
-    let others = nodes.len().saturating_sub(1) as f64;
-    for link in &request.links {
-        let value = |figure: Option<Figure>, estimated: Figure| {
-            figure.and_then(Figure::plausible).unwrap_or(estimated).value
+    let at: Vec<(NodeId, usize)> = nodes.iter().filter_map(|&node| Some((node, links.at(node)?))).collect();
+    let score = |&(node, from): &(NodeId, usize)| {
+        let mut sums = (0, 0);
+        for &(_, to) in at.iter().filter(|(_, to)| *to != from) {
+            let (rtt_ns, rate) = links.link(from, to);
+            sums.0 += per_million(RTT_HALF_NS, rtt_ns);
+            sums.1 += per_million(rate, RATE_HALF);
+        }
+        let mean = |sum: u64| match at.len() as u64 - 1 {
+            0 => 1000,
+            others => (sum / others / 1000) as u32, // at most 1000
         };
-        let rtt = value(link.rtt_s, RTT_ESTIMATED);
-        let rate = value(link.bytes_per_s, LINK_RATE_ESTIMATED);
-        let (network, bandwidth) = (RTT_HALF_S / (RTT_HALF_S + rtt), rate / (RATE_HALF + rate));
-        let sum: &mut (f64, f64, f64) = sums.entry(link.from).or_default();
-        *sum = (sum.0 + network, sum.1 + bandwidth, sum.2 + 1.0);
-    }
-    let unmeasured = (
-        RTT_HALF_S / (RTT_HALF_S + RTT_ESTIMATED.value),
-        LINK_RATE_ESTIMATED.value / (RATE_HALF + LINK_RATE_ESTIMATED.value),
-    );
-    let score = |node: NodeId| {
-        let (network, bandwidth, links) = sums.get(&node).copied().unwrap_or_default();
-        let missing = (others - links).max(0.0);
-        let count = (links + missing).max(1.0);
-        let mean = |sum: f64, each: f64| ((sum + missing * each) / count * 1e3) as u32;
-        (
-            node,
-            if others == 0.0 {
-                (1000, 1000)
-            } else {
-                (mean(network, unmeasured.0), mean(bandwidth, unmeasured.1))
-            },
-        )
+        (node, (mean(sums.0), mean(sums.1)))
     };
-    nodes.iter().map(|&node| score(node)).collect()
+    at.iter().map(score).collect()
+}
+
+/// `part` of `part + rest`.
+fn per_million(part: u64, rest: u64) -> u64 {
+    let all = u128::from(part) + u128::from(rest);
+    (u128::from(part) * 1_000_000 / all.max(1)) as u64
 }

@@ -67,7 +67,7 @@ pub(crate) fn best(
     work_max: u64,
 ) -> Option<BestLayout> {
     let costs = Costs::of(request, Case::Expected);
-    let candidates = candidates(request, sizes, usable);
+    let candidates = candidates(request, sizes, usable, &costs);
     let mut search =
         Search { request, costs: &costs, sizes, candidates, best: None, lower: i64::MAX, work: 0, work_max };
     let all = search.stage_counts();
@@ -97,8 +97,8 @@ pub(crate) fn best(
 /// Usable devices in the order of their scores, those with the file first among equals; pinned ones always.
 /// If the best by score cannot hold the model together, the rest goes by memory. Of too many those come last
 /// that do not run all layers.
-fn candidates(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize]) -> Vec<usize> {
-    let scores = score::scores(request, sizes);
+fn candidates(request: &PlanRequest, sizes: &Sizes<'_>, usable: &[usize], costs: &Costs<'_>) -> Vec<usize> {
+    let scores = score::scores(request, sizes, costs);
     let is_pinned = |d: usize| {
         let device = &request.devices[d];
         request.pins.iter().any(|p| p.node == device.node && p.device == device.device.id)

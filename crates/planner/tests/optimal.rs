@@ -508,6 +508,32 @@ fn what_a_device_would_be_by_another_ones_numbers_is_not_believed_where_nothing_
     assert!(plan.predicted.tokens_per_s() > 0.0, "{:?}", plan.predicted);
 }
 
+/// A member says that Q4_K is a million times as fast as Q8_0 there. Nothing follows of the others' devices.
+#[test]
+fn one_member_does_not_make_the_devices_of_others_fast() {
+    let devices = (0..3).map(|i| device(i, DeviceKind::Cpu, 900 * MIB, Some(1e10))).collect();
+    let request = PlanRequest::new(large_model(4), 2048, devices);
+    let of = |rates: &[(DType, f64)]| -> BTreeMap<DType, Figure> {
+        rates.iter().map(|&(dtype, rate)| (dtype, Figure::measured(rate))).collect()
+    };
+    let of_last = |told: &[f64]| {
+        let mut request = request.clone();
+        for (at, &q4_k) in told.iter().enumerate() {
+            let rates = of(&[(DType::Q8_0, 1e10), (DType::Q4_K, q4_k)]);
+            (request.devices[at].rates.read_by_type, request.devices[at].rates.flops_by_type) =
+                (rates.clone(), rates);
+        }
+        let rates = of(&[(DType::Q8_0, 1e10)]);
+        (request.devices[2].rates.read_by_type, request.devices[2].rates.flops_by_type) =
+            (rates.clone(), rates);
+        rates_of(&request, 2).read_of(DType::Q4_K).value
+    };
+    assert_eq!(of_last(&[5e9]), 5e9, "as devices alike");
+    assert_eq!(of_last(&[5e9, 1e16]), 5e9);
+    assert_eq!(of_last(&[5e9, 1e11]), 5e9, "it may be true, and the other is as near");
+    assert_eq!(of_last(&[1e16]), 1e10, "as Q8_0");
+}
+
 /// A bound that stops early is a bound too, and what was found is a plan.
 #[test]
 fn a_small_budget_gives_a_plan_and_an_honest_bound() {

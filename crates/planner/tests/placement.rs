@@ -1105,6 +1105,21 @@ fn the_score_of_speed_is_that_of_the_models_types() {
     assert_eq!(scores(&request), [500, 1000]);
 }
 
+#[test]
+fn a_link_that_was_measured_one_way_counts_in_the_scores_of_both_ends() {
+    let node = |name| device(name, 0.0, None).node;
+    let link = LinkFacts {
+        from: node("a"),
+        to: node("b"),
+        rtt_s: Some(rtt(Duration::from_millis(1))),
+        bytes_per_s: Some(Figure::measured(1.25e9)),
+    };
+    let scores = run("a=4@10 b=4@10 c=4@10", 4, &[link]).1.expect("fits").scores;
+    let links: Vec<_> = scores.iter().map(|score| (score.network, score.bandwidth)).collect();
+    // Half of it over that link, and 5 ms and 100 Mbit/s over the others, of which nothing is known.
+    assert_eq!(links, [(333, 254), (333, 254), (166, 9)]);
+}
+
 /// What is fetched are bytes of the file, not what a processor makes of them, and not what is there already.
 #[test]
 fn a_node_fetches_what_it_lacks_of_the_file() {
@@ -1190,6 +1205,24 @@ fn a_plan_made_before_a_neighbour_took_the_shared_memory_does_not_fit_any_more()
     assert_eq!(validate(&before, &made), Ok(()));
     let after = of_one_machine("a=8@10 b=8@10", 11, 9.0);
     assert!(matches!(validate(&after, &made), Err(InvalidPlan::NoMemory { .. })));
+}
+
+/// Nobody has measured what two nodes of a machine read at the same time: at worst as much as one alone.
+#[test]
+fn the_range_of_many_streams_holds_that_devices_of_one_memory_read_by_turns() {
+    let round_ns = |is_shared: bool| {
+        let mut request = of_one_machine("a=8@10 b=8@10 ^a:4 ^b:4", 8, 40.0);
+        if !is_shared {
+            request.devices.iter_mut().for_each(|d| d.device.memory_domain = None);
+        }
+        request.objective = Objective::Throughput;
+        request.workload.streams = 2;
+        plan(&request).expect("it fits").predicted.round_ns
+    };
+    let (apart, shared) = (round_ns(false), round_ns(true));
+    assert_eq!((shared.low, shared.expected), (apart.low, apart.expected));
+    let times = shared.high as f64 / apart.high as f64;
+    assert!((1.9..2.1).contains(&times), "{apart:?} {shared:?}");
 }
 
 #[test]

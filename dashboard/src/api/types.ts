@@ -2611,6 +2611,8 @@ export type ReplanView = {
   now_ms: number;
   /** Why it was decided so. */
   reason: string;
+  /** Answers that run there: a move has all their tokens computed again. */
+  running?: number;
   /** Where the best plan has its stages, first stage first. */
   stages: Array<ReplanStageView>;
   /** The same by the best plan. */

@@ -289,10 +289,11 @@ fn note(figure: &FigureView, count: impl Fn(u32) -> String) -> String {
     }
 }
 
-/// "first token after 812 ms (640 to 1,020), 12.1 tokens/s (10.0 to 14.2)"
+/// "first token of a prompt of 512 after 812 ms (640 to 1,020), 12.1 tokens/s (10.0 to 14.2)"
 fn speeds(predicted: &PredictionView) -> String {
     let one = format!(
-        "first token after {}, {}",
+        "first token of a prompt of {} after {}, {}",
+        predicted.prompt_tokens,
         range(predicted.ttft_ms, " ms"),
         range(predicted.tokens_per_s, " tokens/s")
     );

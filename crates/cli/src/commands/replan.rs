@@ -53,20 +53,31 @@ fn show(said: &ReplanView) {
         vec![stage.node_name.clone(), stage.device.clone(), layers]
     };
     ui::table(&["node", "device", "layers"], said.stages.iter().map(row).collect());
-    ui::paragraph(format!(
-        "now {} ms, there {} ms; it loads {}, of which {} are fetched in {:.1} s at least",
-        ui::figure(said.now_ms),
-        ui::figure(said.then_ms),
-        ui::bytes(said.load_bytes),
-        ui::bytes(said.fetch_bytes),
-        said.fetch_ms / 1e3
-    ));
+    ui::paragraph(costs(said));
     let word = match said.decision {
         ReplanDecision::Keep => "keep",
         ReplanDecision::WouldMove => "would move",
         ReplanDecision::Move => "move",
     };
     ui::paragraph(format!("{word}: {}", said.reason));
+}
+
+/// "now 920 ms, there 410 ms; it loads 4.1 GiB, of which 0 B are fetched in 0.0 s at least, and all tokens of
+/// 2 running answers are computed again"
+fn costs(said: &ReplanView) -> String {
+    let again = match said.running {
+        0 => String::new(),
+        1 => ", and all tokens of a running answer are computed again".to_owned(),
+        running => format!(", and all tokens of {running} running answers are computed again"),
+    };
+    format!(
+        "now {} ms, there {} ms; it loads {}, of which {} are fetched in {:.1} s at least{again}",
+        ui::figure(said.now_ms),
+        ui::figure(said.then_ms),
+        ui::bytes(said.load_bytes),
+        ui::bytes(said.fetch_bytes),
+        said.fetch_ms / 1e3
+    )
 }
 
 /// Waits until the model serves elsewhere.
@@ -99,5 +110,30 @@ async fn moved(client: &Client, before: &InstanceView) -> anyhow::Result<()> {
             bail!("nothing moved for {} s; see `exo status`", STALLED_MAX.as_secs());
         }
         tokio::time::sleep(POLL).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_move_costs_names_the_answers_that_it_disturbs() {
+        let said = |running| {
+            costs(&ReplanView {
+                instance: String::new(),
+                decision: ReplanDecision::WouldMove,
+                reason: String::new(),
+                now_ms: 900.0,
+                then_ms: 400.0,
+                load_bytes: 1 << 30,
+                fetch_bytes: 0,
+                fetch_ms: 0.0,
+                running,
+                stages: Vec::new(),
+            })
+        };
+        assert!(said(0).ends_with("are fetched in 0.0 s at least"), "{}", said(0));
+        assert!(said(3).ends_with(", and all tokens of 3 running answers are computed again"), "{}", said(3));
     }
 }

@@ -224,7 +224,8 @@ impl NodeFacade {
         let ask = ControlAsk::Replan { instance, carry_out: !request.dry_run };
         match self.ask_coordinator(ask).await? {
             ControlReply::Replanned(report) => {
-                Ok(planning::replan_view(&report, |node| name_in(&self.view, node)))
+                let running = self.running_at(instance);
+                Ok(planning::replan_view(&report, running, |node| name_in(&self.view, node)))
             }
             ControlReply::Refused(ControlRefusal::Unknown(_)) => {
                 Err(AdminError::NotFound { what: "instance", name: instance.to_string() })
@@ -234,6 +235,13 @@ impl NodeFacade {
                 Err(other_answer())
             }
         }
+    }
+
+    /// Answers that run at an instance, as its first stage has reported them.
+    fn running_at(&self, instance: InstanceId) -> u32 {
+        let (view, id) = (self.view.borrow(), instance.to_string());
+        let found = view.instances.iter().find(|found| found.id == id);
+        found.and_then(|found| found.load).map_or(0, |load| load.running)
     }
 
     /// The coordinator's news of the instance arrive beside its answer, and what it was asked for with the

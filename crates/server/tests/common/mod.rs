@@ -464,6 +464,7 @@ impl Facade for Fake {
                 load_bytes: 0,
                 fetch_bytes: 0,
                 fetch_ms: 0.0,
+                running: 0,
                 stages: Vec::new(),
             })
         })

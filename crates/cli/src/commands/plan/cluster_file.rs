@@ -16,13 +16,15 @@
 //! layer_us = 20              # the same for one row
 //! unsupported_types = ["Q2_K", "Q3_K"] # weights that it cannot run; left out: none
 //! memory_domain = { name = "desktop", free_gib = 20 } # the same for who shares memory; left out: none
-//! source = "measured"        # or "measured_long_ago"; left out: "stated", as on a data sheet
+//! source = "measured"        # "measured_once", "measured_long_ago"; left out: "stated", as on a data sheet
 //!
 //! [[link]]
 //! from = "desktop"
 //! to = "laptop"
 //! rtt_ms = 1.0
 //! mbit_s = 1000
+//! source = "measured"        # as of a device
+//! mbit_s_source = "measured_once" # of the rate; left out: as `source`
 //! ```
 //!
 //! A link counts for both directions unless the other one has its own.
@@ -58,6 +60,8 @@ enum Source {
     #[default]
     Stated,
     Measured,
+    /// A single time.
+    MeasuredOnce,
     /// Longer than a day ago.
     MeasuredLongAgo,
 }
@@ -67,8 +71,20 @@ impl Source {
         match self {
             Self::Stated => Figure::stated(value),
             Self::Measured => Figure::measured(value),
+            Self::MeasuredOnce => Figure::measured_at(value, Duration::ZERO, 1),
             Self::MeasuredLongAgo => Figure::measured_at(value, LONG_AGO, 2),
         }
+    }
+
+    /// As the planner counts measured numbers of one source: the least certain of them decides.
+    fn of(figures: impl IntoIterator<Item = Figure>) -> Self {
+        let error = |source: Self| source.figure(1.0).source.error_percent();
+        let most = figures.into_iter().map(|figure| figure.source.error_percent()).max().unwrap_or(0);
+        let as_certain = [Self::MeasuredLongAgo, Self::MeasuredOnce].into_iter();
+        as_certain
+            .filter(|source| error(*source) <= most)
+            .max_by_key(|source| error(*source))
+            .unwrap_or(Self::Measured)
     }
 }
 
@@ -130,6 +146,8 @@ struct Link {
     mbit_s: Option<f64>,
     #[serde(default)]
     source: Source,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mbit_s_source: Option<Source>,
 }
 
 fn cpu() -> String {
@@ -256,12 +274,12 @@ fn plan_link(link: &Link, devices: &[Device]) -> anyhow::Result<LinkFacts> {
         );
     }
     ensure!(link.from != link.to, "{name} leads nowhere: name two nodes");
-    let figure = |what, number, unit| figure(what, &name, number, unit, link.source);
+    let rate_source = link.mbit_s_source.unwrap_or(link.source);
     Ok(LinkFacts {
         from: node_id(&link.from),
         to: node_id(&link.to),
-        rtt_s: figure("rtt_ms", link.rtt_ms, 1e-3)?,
-        bytes_per_s: figure("mbit_s", link.mbit_s, 1e6 / 8.0)?,
+        rtt_s: figure("rtt_ms", &name, link.rtt_ms, 1e-3, link.source)?,
+        bytes_per_s: figure("mbit_s", &name, link.mbit_s, 1e6 / 8.0, rate_source)?,
     })
 }
 
@@ -270,12 +288,8 @@ fn node_id(name: &str) -> NodeId {
     NodeId(*blake3::hash(name.as_bytes()).as_bytes())
 }
 
-/// Whether the planner counts a number as one that was measured long ago.
-fn is_stale(figure: Figure) -> bool {
-    figure.source.error_percent() >= Figure::measured_at(1.0, LONG_AGO, 2).source.error_percent()
-}
-
-/// The running cluster as such a file. Nodes of one name get their ids behind it.
+/// The running cluster as such a file. Nodes of one name get their ids behind it. Devices that are full are
+/// left out: a file has none of 0 bytes.
 pub fn write(view: &ClusterView) -> anyhow::Result<String> {
     let name = |id: &str| -> String {
         let node = view.nodes.iter().find(|n| n.id == id);
@@ -291,26 +305,36 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
     };
     let mut cluster = Cluster::default();
     for node in &view.nodes {
-        for device in node.devices.iter().filter(|d| d.memory_free_bytes > 0 && is_usable(&node.id, &d.id)) {
+        for device in node.devices.iter().filter(|d| has_room(d) && is_usable(&node.id, &d.id)) {
             cluster.device.push(as_measured(name(&node.id), device));
         }
     }
+    ensure!(
+        !cluster.device.is_empty(),
+        "no device of the running cluster has room that may be used: see `exo status`"
+    );
     let is_known = |id: &str| cluster.device.iter().any(|d| d.node == name(id));
     let links = links.iter().map(|l| (l.from.to_full(), l.to.to_full(), l));
     let links = links.filter(|(from, to, _)| from != to && is_known(from) && is_known(to));
     cluster.link = links
-        .map(|(from, to, l)| Link {
-            from: name(&from),
-            to: name(&to),
-            rtt_ms: l.rtt_s.filter(|rtt| rtt.value > 0.0).map(|rtt| rtt.value * 1e3),
-            mbit_s: l.bytes_per_s.map(|rate| rate.value * 8.0 / 1e6),
-            source: match [l.rtt_s, l.bytes_per_s].into_iter().flatten().any(is_stale) {
-                true => Source::MeasuredLongAgo,
-                false => Source::Measured,
-            },
+        .map(|(from, to, l)| {
+            let (source, rate_source) = (Source::of(l.rtt_s), Source::of(l.bytes_per_s));
+            Link {
+                from: name(&from),
+                to: name(&to),
+                rtt_ms: l.rtt_s.filter(|rtt| rtt.value > 0.0).map(|rtt| rtt.value * 1e3),
+                mbit_s: l.bytes_per_s.map(|rate| rate.value * 8.0 / 1e6),
+                source,
+                mbit_s_source: (l.bytes_per_s.is_some() && rate_source != source).then_some(rate_source),
+            }
         })
         .collect();
     Ok(toml::to_string(&cluster)?)
+}
+
+fn has_room(device: &DeviceView) -> bool {
+    let is_domain_full = device.memory_domain.as_ref().is_some_and(|domain| domain.free_bytes == 0);
+    device.memory_free_bytes > 0 && !is_domain_full
 }
 
 /// A device with what was measured and learned of it.
@@ -327,7 +351,7 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
         all.map(|(dtype, rate)| (dtype, corrected(rate, by) / unit)).collect::<BTreeMap<DType, f64>>()
     };
     let times = device.rates_by_type.iter().map(|rates| rates.measured).chain(device.rates_measured);
-    let mut figures = times.map(|ProvenanceView { samples, age_s }| {
+    let figures = times.map(|ProvenanceView { samples, age_s }| {
         Figure::measured_at(1.0, Duration::from_secs(age_s.into()), samples)
     });
     let of_prefill = |rate: &dyn Fn(&LayerRatesView) -> f64, unit: f64| {
@@ -354,10 +378,7 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
             .as_ref()
             .map(|domain| Domain { name: domain.id.clone(), free_gib: domain.free_bytes as f64 / GIB }),
         thermal_percent: 100,
-        source: match figures.any(is_stale) {
-            true => Source::MeasuredLongAgo,
-            false => Source::Measured,
-        },
+        source: Source::of(figures),
     }
 }
 
@@ -385,6 +406,19 @@ mod tests {
         assert_eq!((devices[1].device.kind, devices[1].device.id.0.as_str()), (DeviceKind::Cpu, "cpu"));
         assert_eq!(devices[1].rates.read_by_type[&DType::Q4_K].value, 20e9);
         assert_eq!((links[0].rtt_s.unwrap().value, links[0].bytes_per_s.unwrap().value), (2e-3, 1e8));
+    }
+
+    #[test]
+    fn numbers_are_written_and_read_as_certain_as_they_were_measured() {
+        let figure = |age_s, samples| Figure::measured_at(1.0, Duration::from_secs(age_s), samples);
+        let (fresh, once, old) = (figure(60, 9), figure(60, 1), figure(90_000, 9));
+        assert!(Source::of([fresh]) == Source::Measured && Source::of([fresh, once]) == Source::MeasuredOnce);
+        assert!(Source::of([old, once]) == Source::MeasuredLongAgo && Source::of(None) == Source::Measured);
+        let link = "[[link]]\nfrom = \"desktop\"\nto = \"laptop\"\nrtt_ms = 2\nmbit_s = 800\n";
+        let link = format!("{link}source = \"measured\"\nmbit_s_source = \"measured_once\"\n");
+        let (_, links) = read(&format!("{DESKTOP}{LAPTOP}{link}")).unwrap();
+        let errors = [links[0].rtt_s, links[0].bytes_per_s].map(|f| f.unwrap().source.error_percent());
+        assert_eq!(errors, [fresh, once].map(|figure| figure.source.error_percent()));
     }
 
     #[test]
