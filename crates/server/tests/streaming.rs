@@ -34,6 +34,18 @@ async fn without_include_usage_every_chunk_has_a_choice() {
 }
 
 #[tokio::test]
+async fn a_thought_has_both_names_that_clients_look_for() {
+    let server = start().await;
+    let whole = server.chat("thinks-and-calls", "").await.json();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], "Rome?", "{whole}");
+    assert_eq!(message["reasoning"], "Rome?", "{whole}");
+    let streamed = server.chat("thinks-and-calls", STREAM).await;
+    let delta = r#""delta":{"reasoning_content":"Rome?","reasoning":"Rome?"}"#;
+    assert_eq!(streamed.body.matches(delta).count(), 1, "{}", streamed.body);
+}
+
+#[tokio::test]
 async fn choices_stream_under_their_index() {
     let server = start().await;
     let answer = server.chat("good", r#","stream":true,"n":2,"max_tokens":2"#).await;
