@@ -50,6 +50,14 @@ impl ChatChunks {
         ChatChunkChoice { index: delta.index, delta: content, logprobs, finish_reason: None }
     }
 
+    /// Names what of the tools' schemas is not enforced, where no usage was asked for. It has a choice, as
+    /// clients expect that ask for none.
+    fn unenforced_chunk(&self, summary: &Summary) -> ChatChunk {
+        let (delta, logprobs, finish_reason) = (ChatDelta::default(), None, None);
+        let choice = ChatChunkChoice { index: 0, delta, logprobs, finish_reason };
+        ChatChunk { exo: Some(self.head.exo(summary)), ..self.chunk(vec![choice]) }
+    }
+
     fn usage_chunk(&self, summary: &Summary) -> ChatChunk {
         ChatChunk {
             system_fingerprint: fingerprint(&summary.kernels),
@@ -87,6 +95,8 @@ impl Chunks for ChatChunks {
             GenerateEvent::Done(summary) => {
                 if self.include_usage {
                     push_data(out, &self.usage_chunk(&summary));
+                } else if !summary.unenforced.is_empty() {
+                    push_data(out, &self.unenforced_chunk(&summary));
                 }
                 push_done(out);
             }

@@ -142,7 +142,8 @@ pub struct ChatChunk {
     pub choices: Vec<ChatChunkChoice>,
     /// Tokens taken, in the usage chunk.
     pub usage: Option<UsageBody>,
-    /// How it was made, in the usage chunk.
+    /// How it was made, in the usage chunk; where none was asked for and a part of a tool's schema is not
+    /// enforced, in a last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exo: Option<ExoSummary>,
 }
