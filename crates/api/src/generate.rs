@@ -123,6 +123,8 @@ pub enum Reasoning {
         /// Most tokens of a thought, at least 1, where they are bounded.
         tokens_max: Option<u32>,
     },
+    /// The same, and a model that has none is refused.
+    Required,
     /// So much, in the API's words.
     Effort {
         /// The effort: `low`, `medium`, …
@@ -165,7 +167,7 @@ impl Reasoning {
         match self {
             Self::Budget(tokens) => Some(*tokens),
             Self::On { tokens_max } | Self::Effort { tokens_max, .. } => *tokens_max,
-            Self::Default | Self::Unasked | Self::Off => None,
+            Self::Default | Self::Unasked | Self::Off | Self::Required => None,
         }
     }
 }

@@ -173,11 +173,11 @@ const CHAT_FIELDS: &[Field] = &[
     ),
     field(
         "messages[].reasoning",
-        Hint,
-        "another name of the same in other servers' answers; only `reasoning_content` is read",
+        Honoured,
+        "another name of `reasoning_content`, which counts where both are sent",
     ),
     field("max_completion_tokens", Honoured, "the newer name of `max_tokens`"),
-    field("logprobs", Honoured, "of the raw logits"),
+    field("logprobs", Honoured, "of the raw logits; thoughts and calls have theirs among them"),
     field("top_logprobs", Honoured, "0 to 20"),
     field(
         "response_format",

@@ -75,6 +75,15 @@ fn blocks_become_a_neutral_conversation() {
 }
 
 #[test]
+fn an_answer_without_a_block_comes_back() {
+    let said = |role: &str, content: Value| json!({"role": role, "content": content});
+    let turns = json!([said("user", json!("Go.")), said("assistant", json!([])), said("user", json!("On."))]);
+    let messages = conversation(json!({"messages": turns}));
+    let turns: Vec<_> = messages.iter().map(|turn| (turn.role.as_str(), turn.content.as_str())).collect();
+    assert_eq!(turns, [("user", "Go."), ("assistant", ""), ("user", "On.")]);
+}
+
+#[test]
 fn what_is_not_honoured_is_refused_by_name() {
     let user = |block: Value| json!({"messages": [{"role": "user", "content": [block]}]});
     let tool = json!([{"name": "f", "input_schema": {"type": "object"}}]);

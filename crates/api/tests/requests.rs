@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exo_api::openai::{ChatRequest, CompletionRequest};
-use exo_api::{BadParam, GenerateRequest, RequestContext};
+use exo_api::{BadParam, GenerateRequest, Prompt, RequestContext};
 use exo_types::{Principal, RequestId};
 use serde_json::{Value, json};
 
@@ -144,6 +144,21 @@ fn messages_are_checked_one_by_one() {
         r#"[{"role": "assistant", "content": "x", "refusal": null, "audio": null, "tool_calls": null, "annotations": []}]"#,
     ];
     insta::assert_snapshot!(table(&cases, |case| chat(base_chat(&format!(r#"{{"messages": {case}}}"#)))));
+}
+
+#[test]
+fn a_thought_comes_back_under_either_of_its_names() {
+    let thought = |fields: &str| {
+        let said = format!(r#"{{"messages": [{{"role": "assistant", "content": "x", {fields}}}]}}"#);
+        let request = chat(base_chat(&said)).unwrap();
+        let [Prompt::Chat { messages }] = request.prompts.as_slice() else { panic!("no conversation") };
+        messages[0].reasoning_content.clone()
+    };
+    assert_eq!(thought(r#""reasoning": "a""#).as_deref(), Some("a"));
+    assert_eq!(thought(r#""reasoning_content": "b", "reasoning": "a""#).as_deref(), Some("b"));
+    assert_eq!(thought(r#""reasoning": null"#), None);
+    let users = r#"{"messages": [{"role": "user", "content": "x", "reasoning": "a"}]}"#;
+    assert_eq!(chat(base_chat(users)).unwrap_err().param, "messages[0].reasoning");
 }
 
 #[test]

@@ -379,6 +379,9 @@ fn a_thought_is_no_text_and_is_counted_and_turned_off_where_that_is_possible() {
     assert_eq!(unasked["content"][0]["text"], off["choices"][0]["message"]["content"], "{unasked}");
     let hint = ask(json!({"model": "demo", "reasoning_effort": "high"}));
     assert_eq!(hint.status, 200, "an effort asks nothing of a model that does not think: {}", hint.body);
+    let thinks = json!({"model": "demo", "think": true, "messages": [{"role": "user", "content": "Hi"}]});
+    let refused = node.post("/api/chat", &thinks);
+    assert!(refused.status == 400 && refused.body.contains("does not support thinking"), "{}", refused.body);
     // A format begins behind the thought; where there is none, at once.
     let format = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer"}}},
         "reasoning_effort": "none"});

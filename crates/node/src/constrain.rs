@@ -114,7 +114,7 @@ fn is_off(reasoning: &Reasoning, thought: &ThoughtFormat) -> bool {
         Reasoning::Off => true,
         Reasoning::Unasked | Reasoning::Effort { is_asked: false, .. } => thought.can_be_off,
         Reasoning::Default | Reasoning::Budget(_) => thought.must_be_asked,
-        Reasoning::On { .. } | Reasoning::Effort { .. } => false,
+        Reasoning::On { .. } | Reasoning::Required | Reasoning::Effort { .. } => false,
     }
 }
 
@@ -137,8 +137,15 @@ fn tokens_max(reasoning: &Reasoning, thought: &ThoughtFormat) -> Option<u32> {
 
 /// The variables that the template is told of the thinking that was asked for.
 pub fn thinking_vars(open: &OpenModel, reasoning: &Reasoning) -> Result<Map<String, Value>, GenerateError> {
-    let Some(thought) = open.thought() else { return Ok(Map::new()) };
     let refused = |part, message: &str| Err(invalid(part, message.to_owned()));
+    let Some(thought) = open.thought() else {
+        return match reasoning {
+            Reasoning::Required => {
+                refused(RequestPart::Thinking, "this model does not support thinking: leave it out")
+            }
+            _ => Ok(Map::new()),
+        };
+    };
     match reasoning {
         Reasoning::Off if !thought.can_be_off => refused(
             RequestPart::Thinking,

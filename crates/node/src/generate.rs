@@ -89,7 +89,7 @@ pub fn prepare(
 }
 
 /// Leaves out turns of a conversation that is too long, where that is asked for. A quarter of the context is
-/// left for the answer, or what it may have at most.
+/// left for the answer, or what it may have at most; less where the last turn alone takes more than the rest.
 fn shorten(
     open: &OpenModel,
     request: &mut GenerateRequest,
@@ -100,8 +100,8 @@ fn shorten(
     };
     let [Prompt::Chat { messages }] = prompts.as_mut_slice() else { return Ok(0) };
     let answer = (context_tokens / 4).min(max_tokens.unwrap_or(u32::MAX)).max(1);
-    let room = context_tokens.saturating_sub(answer) as usize;
-    leave_out(messages, room, |messages| {
+    let room = |answer: u32| context_tokens.saturating_sub(answer) as usize;
+    leave_out(messages, room(answer), room(1), |messages| {
         chat_tokens(open, messages, tools.as_ref(), reasoning, true).map(|tokens| tokens.len())
     })
 }

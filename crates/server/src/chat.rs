@@ -39,13 +39,23 @@ impl ChatChunks {
     fn delta(&self, delta: Delta) -> ChatChunkChoice {
         let logprobs = self.logprobs.then(|| logprobs(delta.tokens));
         let is_aside = !delta.reasoning.is_empty() || !delta.calls.is_empty();
+        let thought = Some(delta.reasoning).filter(|text| !text.is_empty());
         let content = ChatDelta {
             role: None,
             content: Some(delta.text).filter(|text| !text.is_empty() || !is_aside),
-            reasoning_content: Some(delta.reasoning).filter(|text| !text.is_empty()),
+            reasoning_content: thought.clone(),
+            reasoning: thought,
             tool_calls: delta.calls.into_iter().map(StreamedCall::from).collect(),
         };
         ChatChunkChoice { index: delta.index, delta: content, logprobs, finish_reason: None }
+    }
+
+    /// Names what of the tools' schemas is not enforced, where no usage was asked for. It has a choice, as
+    /// clients expect that ask for none.
+    fn unenforced_chunk(&self, summary: &Summary) -> ChatChunk {
+        let (delta, logprobs, finish_reason) = (ChatDelta::default(), None, None);
+        let choice = ChatChunkChoice { index: 0, delta, logprobs, finish_reason };
+        ChatChunk { exo: Some(self.head.exo(summary)), ..self.chunk(vec![choice]) }
     }
 
     fn usage_chunk(&self, summary: &Summary) -> ChatChunk {
@@ -85,6 +95,8 @@ impl Chunks for ChatChunks {
             GenerateEvent::Done(summary) => {
                 if self.include_usage {
                     push_data(out, &self.usage_chunk(&summary));
+                } else if !summary.unenforced.is_empty() {
+                    push_data(out, &self.unenforced_chunk(&summary));
                 }
                 push_done(out);
             }
@@ -127,11 +139,13 @@ impl WholeChoice {
 
     /// `None` if it has not finished.
     fn finish(self, index: u16, with_logprobs: bool) -> Option<ChatChoice> {
+        let thought = Some(self.reasoning).filter(|text| !text.is_empty());
         let message = AssistantMessage {
             role: "assistant".to_owned(),
             content: Some(self.text).filter(|text| !text.is_empty() || self.calls.is_empty()),
             refusal: None,
-            reasoning_content: Some(self.reasoning).filter(|text| !text.is_empty()),
+            reasoning_content: thought.clone(),
+            reasoning: thought,
             tool_calls: self.calls,
         };
         let logprobs = with_logprobs.then(|| logprobs(self.tokens));

@@ -96,6 +96,8 @@ async fn what_is_asked_for_reaches_the_node() {
         let got = (asked.penalty_window, asked.repetition_penalty, asked.typical_p);
         assert_eq!(got, (window, penalty, 0.7), "{last_n}");
     }
+    server.post(CHAT, &chat_body("good", r#","think":true"#)).await;
+    assert_eq!(server.fake.last.lock().unwrap().clone().unwrap().reasoning, Reasoning::Required);
     let filled = r#"{"model":"good","prompt":"a","suffix":"b","stream":false}"#;
     assert_eq!(server.post(GENERATE, filled).await.status, 200);
     let asked = server.fake.last.lock().unwrap().clone().unwrap();

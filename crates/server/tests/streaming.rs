@@ -34,6 +34,35 @@ async fn without_include_usage_every_chunk_has_a_choice() {
 }
 
 #[tokio::test]
+async fn a_thought_has_both_names_that_clients_look_for() {
+    let server = start().await;
+    let whole = server.chat("thinks-and-calls", "").await.json();
+    let message = &whole["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], "Rome?", "{whole}");
+    assert_eq!(message["reasoning"], "Rome?", "{whole}");
+    let streamed = server.chat("thinks-and-calls", STREAM).await;
+    let delta = r#""delta":{"reasoning_content":"Rome?","reasoning":"Rome?"}"#;
+    assert_eq!(streamed.body.matches(delta).count(), 1, "{}", streamed.body);
+}
+
+#[tokio::test]
+async fn what_of_a_tool_is_not_enforced_is_named_in_every_stream() {
+    let server = start().await;
+    let named = r#""unenforced":["tool `f` at `#/not`"]"#;
+    for (model, extra, expected) in [
+        ("half-enforces", STREAM, 1),
+        ("half-enforces", r#","stream":true,"stream_options":{"include_usage":true}"#, 1),
+        ("good", STREAM, 0),
+    ] {
+        let answer = server.chat(model, extra).await;
+        assert_eq!(answer.body.matches(named).count(), expected, "{model} {extra}: {}", answer.body);
+        let chunks = answer.body.lines().filter_map(|line| line.strip_prefix("data: {"));
+        let without_choice = chunks.filter(|chunk| chunk.contains(r#""choices":[]"#)).count();
+        assert_eq!(without_choice, usize::from(extra.contains("include_usage")), "{}", answer.body);
+    }
+}
+
+#[tokio::test]
 async fn choices_stream_under_their_index() {
     let server = start().await;
     let answer = server.chat("good", r#","stream":true,"n":2,"max_tokens":2"#).await;

@@ -118,6 +118,8 @@ export type ApplyTemplateRequest = {
 export type AssistantMessage = {
   /** The text; `null` where the answer is calls alone. */
   content?: string | null;
+  /** The same under its other name, which some clients look for. */
+  reasoning?: string | null;
   /** What the model thought before. An extension. */
   reasoning_content?: string | null;
   /** Always `null`. */
@@ -297,6 +299,8 @@ export type ChatCompletion = {
 export type ChatDelta = {
   /** Text to append to the message. */
   content?: string | null;
+  /** The same under its other name, which some clients look for. */
+  reasoning?: string | null;
   /** Text of the thought to append. An extension. */
   reasoning_content?: string | null;
   /** `assistant`, in the choice's first chunk. */
@@ -1954,7 +1958,7 @@ export type OllamaChatRequest = {
   options?: unknown;
   /** default true: a line of JSON for each piece */
   stream?: unknown;
-  /** true, false, low, medium, high; left out, a model that thinks does, and the answer shows it */
+  /** true, which a model that does not think refuses, false, low, medium, high; left out, a model that thinks does, and the answer shows it */
   think?: unknown;
   /** at most 512; where the model's template has a form for calls that is recognised; with `format`, an answer that calls none is of it */
   tools?: unknown;
@@ -2048,7 +2052,7 @@ export type OllamaError = {
 
 /** A tool's name and arguments. */
 export type OllamaFunction = {
-  /** An object, spelt as the model spelt it. Empty where the end of the answer cut it. */
+  /** An object, spelt as the model spelt it. */
   arguments: Record<string, unknown>;
   /** Which call, from 0. */
   index: number;
@@ -2076,7 +2080,7 @@ export type OllamaGenerateRequest = {
   suffix?: unknown;
   /** not with `raw` or `suffix` */
   system?: unknown;
-  /** true, false, low, medium, high; left out, a model that thinks does, and the answer shows it */
+  /** true, which a model that does not think refuses, false, low, medium, high; left out, a model that thinks does, and the answer shows it */
   think?: unknown;
   /** 0 to 20 */
   top_logprobs?: unknown;
@@ -2092,7 +2096,7 @@ export type OllamaMessage = {
   role: string;
   /** What was thought before. */
   thinking?: string | null;
-  /** Tools that the model calls. */
+  /** Tools that the model calls. A call that the end of the answer cut is not among them. */
   tool_calls?: Array<OllamaCall>;
 };
 
@@ -2721,7 +2725,7 @@ export type Response = {
   top_logprobs: number;
   /** The bound on probability mass, as the request gave it, or the default. */
   top_p: number;
-  /** Always `disabled`. */
+  /** `auto` or `disabled`, as the request gave it. */
   truncation: string;
   usage?: ResponseUsage | null;
 };

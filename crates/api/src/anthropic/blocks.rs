@@ -34,7 +34,8 @@ pub fn take_messages(
         let content =
             fields.take_value("content").ok_or_else(|| BadParam::missing(fields.name("content")))?;
         let content_path = fields.name("content");
-        if content.as_array().is_some_and(Vec::is_empty) {
+        // An answer was nothing where its end came within a thought that is not shown.
+        if role != "assistant" && content.as_array().is_some_and(Vec::is_empty) {
             let message = format!("`{content_path}` must hold at least one block");
             return Err(BadParam::invalid(content_path, message));
         }

@@ -67,7 +67,7 @@ pub struct OllamaMessage {
     /// What was thought before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thinking: Option<String>,
-    /// Tools that the model calls.
+    /// Tools that the model calls. A call that the end of the answer cut is not among them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<OllamaCall>,
 }
@@ -88,7 +88,7 @@ pub struct OllamaFunction {
     pub index: u32,
     /// Name of the tool.
     pub name: String,
-    /// An object, spelt as the model spelt it. Empty where the end of the answer cut it.
+    /// An object, spelt as the model spelt it.
     #[schema(value_type = Object)]
     pub arguments: Box<RawValue>,
 }
@@ -174,9 +174,11 @@ impl OllamaStream {
         Some(OllamaAnswer { logprobs: Some(logprobs).filter(|all| !all.is_empty()), ..line })
     }
 
+    /// The call that grows, if it is whole. Clients run what they get without a look at `done_reason`: one
+    /// that the end of the answer cut is left out.
     fn end_call(&mut self) -> Option<OllamaCall> {
         let (index, id, name, arguments) = self.call.take()?;
-        let arguments = RawValue::from_string(arguments).unwrap_or_else(|_| no_arguments());
+        let arguments = RawValue::from_string(arguments).ok()?;
         Some(OllamaCall { id, function: OllamaFunction { index, name, arguments } })
     }
 
@@ -204,10 +206,6 @@ impl OllamaStream {
             ..line
         }
     }
-}
-
-fn no_arguments() -> Box<RawValue> {
-    RawValue::from_string("{}".to_owned()).expect("an empty object is JSON")
 }
 
 /// Times of an answer, in nanoseconds.
@@ -283,4 +281,38 @@ fn joined(all: OllamaAnswer, more: OllamaAnswer) -> OllamaAnswer {
     };
     let (response, thinking) = (join(all.response, more.response), join(all.thinking, more.thinking));
     OllamaAnswer { message, response, thinking, logprobs, ..more }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::ollama::OllamaRequest;
+
+    /// The tools that an answer calls whose second call has these arguments.
+    fn called(arguments: &str, reason: FinishReason) -> Vec<String> {
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
+        let asked = OllamaRequest::parse_chat(body).unwrap();
+        let mut stream = OllamaStream::new("r1".to_owned(), String::new(), &asked);
+        let call = |index: u32, arguments: &str| {
+            let begins = Some((format!("call_{index}"), format!("f{index}")));
+            let calls = vec![CallDelta { index, begins, arguments: arguments.to_owned() }];
+            GenerateEvent::Delta(Delta { calls, ..Delta::default() })
+        };
+        let (stop, kernels) = (None, Vec::new());
+        let end = GenerateEvent::Finished { index: 0, reason, stop, completion_tokens: 9, kernels };
+        let events = [call(0, r#"{"n": 1.50}"#), call(1, arguments), end];
+        let lines = events.into_iter().filter_map(|event| stream.push(event));
+        let calls = lines.filter_map(|line| line.message).flat_map(|message| message.tool_calls);
+        calls.map(|call| format!("{}({})", call.function.name, call.function.arguments.get())).collect()
+    }
+
+    #[test]
+    fn a_call_that_was_cut_is_none_that_a_client_could_run() {
+        assert_eq!(called("{}", FinishReason::ToolCalls), [r#"f0({"n": 1.50})"#, "f1({})"]);
+        for cut in ["", "{", r#"{"path": "/tm"#, r#"{"path": "/tmp""#] {
+            assert_eq!(called(cut, FinishReason::Length), [r#"f0({"n": 1.50})"#], "{cut}");
+        }
+    }
 }

@@ -192,7 +192,7 @@ fn take_think(think: Option<Value>) -> Result<(Reasoning, bool), BadParam> {
     const EFFORTS: [&str; 3] = ["low", "medium", "high"];
     match think {
         None => Ok((Reasoning::Default, true)),
-        Some(Value::Bool(true)) => Ok((Reasoning::On { tokens_max: None }, true)),
+        Some(Value::Bool(true)) => Ok((Reasoning::Required, true)),
         Some(Value::Bool(false)) => Ok((Reasoning::Off, false)),
         Some(Value::String(word)) if EFFORTS.contains(&word.as_str()) => Ok((Reasoning::effort(word), true)),
         Some(other) => {

@@ -244,13 +244,17 @@ fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
             return Err(BadParam::invalid(fields.name("role"), message));
         }
     };
-    let (calls_name, thought_name) = (fields.name("tool_calls"), fields.name("reasoning_content"));
     let tool_calls = take_calls(&mut fields)?;
-    let reasoning_content: Option<String> = fields.take("reasoning_content", "a string")?;
-    for (name, is_there) in
-        [(calls_name, !tool_calls.is_empty()), (thought_name, reasoning_content.is_some())]
-    {
+    let thought: Option<String> = fields.take("reasoning_content", "a string")?;
+    // Its name in the answers of other servers, and beside the usual one in ours.
+    let other_thought: Option<String> = fields.take("reasoning", "a string")?;
+    for (name, is_there) in [
+        ("tool_calls", !tool_calls.is_empty()),
+        ("reasoning_content", thought.is_some()),
+        ("reasoning", other_thought.is_some()),
+    ] {
         if is_there && role != "assistant" {
+            let name = fields.name(name);
             let message = format!("`{name}` is the assistant's, not one of role `{role}`");
             return Err(BadParam::invalid(name, message));
         }
@@ -269,6 +273,7 @@ fn parse_message(value: Value, path: &str) -> Result<ChatMessage, BadParam> {
     };
     let name = fields.take("name", "a string")?;
     fields.finish()?;
+    let reasoning_content = thought.or(other_thought);
     Ok(ChatMessage { role, content, name, reasoning_content, tool_calls, tool_call_id: None })
 }
 

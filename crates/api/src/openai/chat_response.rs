@@ -53,6 +53,9 @@ pub struct AssistantMessage {
     /// What the model thought before. An extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same under its other name, which some clients look for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     /// Tools that the model calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<AnsweredCall>,
@@ -139,7 +142,8 @@ pub struct ChatChunk {
     pub choices: Vec<ChatChunkChoice>,
     /// Tokens taken, in the usage chunk.
     pub usage: Option<UsageBody>,
-    /// How it was made, in the usage chunk.
+    /// How it was made, in the usage chunk; where none was asked for and a part of a tool's schema is not
+    /// enforced, in a last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exo: Option<ExoSummary>,
 }
@@ -169,6 +173,9 @@ pub struct ChatDelta {
     /// Text of the thought to append. An extension.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
+    /// The same under its other name, which some clients look for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<String>,
     /// What is new of calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<StreamedCall>,

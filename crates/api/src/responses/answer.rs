@@ -59,7 +59,7 @@ pub struct Response {
     pub top_logprobs: u8,
     /// The bound on probability mass, as the request gave it, or the default.
     pub top_p: f32,
-    /// Always `disabled`.
+    /// `auto` or `disabled`, as the request gave it.
     pub truncation: String,
     /// Always false.
     pub background: bool,

@@ -124,15 +124,23 @@ impl ResponseStream {
     }
 
     fn delta(&mut self, delta: Delta, out: &mut Vec<ResponseEvent>) {
+        let is_text = !delta.text.is_empty();
+        // Where a character has begun in a thought or in a call, its tokens are none of the text.
+        let is_aside = !delta.reasoning.is_empty() || !is_text && !delta.calls.is_empty();
+        if is_aside {
+            self.pending.clear();
+        }
         if !delta.reasoning.is_empty() {
             self.think(delta.reasoning, out);
         }
-        // Tokens without a text are of one that comes, or of a call.
-        if !delta.text.is_empty() {
+        // Tokens without a text are of one that comes, or of a thought or a call; one that begins a character
+        // may be the first of a text.
+        let begins_char = |token: &TokenPiece| std::str::from_utf8(&token.bytes).is_err();
+        if is_text {
             let mut tokens = std::mem::take(&mut self.pending);
             tokens.extend(delta.tokens);
             self.say(delta.text, tokens, out);
-        } else if self.is_saying() {
+        } else if self.is_saying() || !is_aside && delta.tokens.iter().any(begins_char) {
             self.pending.extend(delta.tokens);
         }
         for call in delta.calls {

@@ -73,7 +73,7 @@ const COMMON_FIELDS: &[Field] = &[
     field(
         "think",
         Honoured,
-        "true, false, low, medium, high; left out, a model that thinks does, and the answer shows it",
+        "true, which a model that does not think refuses, false, low, medium, high; left out, a model that thinks does, and the answer shows it",
     ),
     field("logprobs", Honoured, ""),
     field("top_logprobs", Honoured, "0 to 20"),

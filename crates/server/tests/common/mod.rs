@@ -142,6 +142,16 @@ fn done(completion_tokens: u32) -> Item {
     }))
 }
 
+/// The end of a request with tools of which this is not enforced.
+fn done_without(unenforced: &str) -> Item {
+    done(2).map(|event| match event {
+        GenerateEvent::Done(summary) => {
+            GenerateEvent::Done(Summary { unenforced: vec![unenforced.to_owned()], ..summary })
+        }
+        other => other,
+    })
+}
+
 /// "The answer." to each choice, one word a delta, as a good node would.
 fn good(request: &GenerateRequest) -> Vec<Item> {
     let probabilities = request.sampling.logprobs.is_some();
@@ -205,6 +215,9 @@ fn written(request: &GenerateRequest) -> Option<Vec<Item>> {
         // A whole answer of a megabyte.
         "long" => vec![started(), delta(0, &"x".repeat(1 << 20), false), end(None, 9), done(9)],
         "stops-short" => vec![started(), delta(0, "The", false)],
+        "half-enforces" => {
+            vec![started(), delta(0, "The", false), end(None, 2), done_without("tool `f` at `#/not`")]
+        }
         _ => return None,
     })
 }

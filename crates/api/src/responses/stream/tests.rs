@@ -208,3 +208,28 @@ fn probabilities_come_with_text_and_not_with_every_end() {
     let whole = serde_json::to_value(stream.response()).unwrap();
     assert_eq!(whole["output"][0]["content"][0]["logprobs"].as_array().map(Vec::len), Some(3));
 }
+
+#[test]
+fn a_character_in_two_tokens_has_both_probabilities_also_as_the_first_of_a_text() {
+    let half = |byte: u8, reasoning: &str, text: &str| {
+        let piece = TokenPiece {
+            id: 0,
+            text: "\u{fffd}".to_owned(),
+            bytes: vec![byte],
+            logprob: Some(-1.0),
+            is_text: true,
+            top: Vec::new(),
+        };
+        let (reasoning, text) = (reasoning.to_owned(), text.to_owned());
+        GenerateEvent::Delta(Delta { reasoning, text, tokens: vec![piece], ..Delta::default() })
+    };
+    let mut stream = start();
+    stream.push(GenerateEvent::Started { prompt_tokens: 9 });
+    for event in [half(0xc3, "", ""), half(0xa9, "é", ""), half(0xc3, "", ""), half(0xa8, "", "è")] {
+        stream.push(event);
+    }
+    let whole = serde_json::to_value(stream.response()).unwrap();
+    let scored = &whole["output"][1]["content"][0]["logprobs"];
+    assert_eq!((&scored[0]["bytes"], &scored[1]["bytes"]), (&json!([0xc3]), &json!([0xa8])), "{whole}");
+    assert_eq!(scored.as_array().map(Vec::len), Some(2), "{whole}");
+}
