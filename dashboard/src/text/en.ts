@@ -470,6 +470,7 @@ export const en = {
     layers_of: (model: string, from: number, to: number) => `${model}, layers ${from} to ${to}`,
     of_source: (name: string, bytes: string, rate: string) => `${name} ${bytes} at ${rate}`,
     hub: "the hub",
+    sources: "What came from where",
     pause: "Pause",
     go_on: "Go on",
     cancel: "Cancel…",
