@@ -114,18 +114,8 @@ impl NodeDownloads {
 
     /// The list as an earlier run of the node left it; what was not paused goes on.
     pub fn new(parts: DownloadsParts) -> Self {
-        let DownloadsParts {
-            library,
-            node,
-            host,
-            view,
-            data_dir,
-            node_id,
-            node_name,
-            config,
-            meters,
-            stop,
-        } = parts;
+        let DownloadsParts { library, node, host, view, data_dir, node_id, node_name, config, meters, stop } =
+            parts;
         let shared = Arc::new(DownloadsInner {
             library,
             node,
