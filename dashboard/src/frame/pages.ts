@@ -1,8 +1,6 @@
 // The pages that there are: which file draws each, and who may see it. A page comes into the menu with its routes.
 
 import type { Component } from "svelte";
-import { ApiError } from "../api/client";
-import { t } from "../text";
 import { session } from "../stores/session.svelte";
 import type { Page } from "../stores/route.svelte";
 
@@ -15,9 +13,6 @@ type Entry = {
   /** Not in the menu. */
   hidden?: boolean;
 };
-
-/** A node that answers nothing would leave a part of the page waiting for good. */
-const OPEN_MS = 10_000;
 
 const owner = () => session.isOwner;
 const viewer = () => session.seesCluster;
@@ -39,12 +34,6 @@ export const ENTRIES: Entry[] = [
 ];
 
 export const allowed = () => ENTRIES.filter((entry) => entry.allowed());
-
-/** The part of the page that draws an entry; fails where it does not come in time. */
-export function opened(entry: Entry): Promise<{ default: Component }> {
-  const late = new Promise<never>((_, reject) => setTimeout(() => reject(new ApiError(0, "no_answer", t.errors.late)), OPEN_MS));
-  return Promise.race([entry.load(), late]);
-}
 
 /** What is drawn for an address: the first page that is allowed if it is not one of those. */
 export function entryOf(page: Page): Entry {

@@ -14,6 +14,7 @@ import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
 import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
+import { conversation } from "../history/types";
 import { t } from "../text";
 import Alerts from "../views/alerts/Alerts.svelte";
 import Composer from "../views/chat/Composer.svelte";
@@ -349,6 +350,22 @@ test("the examples have the right kind of key", () => {
   flushSync();
   expect(shown.textContent).toContain("Bearer YOUR_KEY");
   expect(shown.textContent).not.toContain("Bearer local");
+});
+
+test("what was typed and not sent is there again once another page was looked at, in its conversation alone", async () => {
+  const area = () => drawWith(Composer, { onedit: () => {} }).querySelector("textarea")!;
+  const other = conversation({ title: "Other" });
+  conversations.fresh("m");
+  const typed = area();
+  typed.value = "half a thought";
+  typed.dispatchEvent(new Event("input", { bubbles: true }));
+  undo.splice(0).forEach((run) => run());
+  const again = area();
+  await vi.waitFor(() => expect(again.value).toBe("half a thought"));
+  conversations.current = other;
+  await vi.waitFor(() => expect(again.value).toBe(""));
+  conversations.current = null;
+  sessionStorage.clear();
 });
 
 test("where the browser refuses to keep conversations the page says so", () => {
