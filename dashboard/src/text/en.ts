@@ -25,6 +25,7 @@ export const en = {
   cancel: "Cancel",
   copy: "Copy",
   copied: "Copied",
+  copy_failed: "The browser does not let this page copy: mark the text and copy it by hand.",
   retry: "Try again",
   yes: "yes",
   no: "no",
