@@ -19,8 +19,10 @@ function copyMarked(text: string): boolean {
   const before = document.activeElement;
   const area = document.createElement("textarea");
   area.className = "hidden";
+  area.style.whiteSpace = "pre"; // lines stay lines
   area.value = text;
   document.body.append(area);
+  area.focus();
   area.select();
   try {
     return document.execCommand("copy");
