@@ -2,14 +2,16 @@
 
 const KEY = "exo-draft-";
 
-/** Where storage is refused, drafts live as long as the page. */
+/** Where storage is refused or full, drafts live as long as the page. */
 const inMemory = new Map<string, string>();
 
 export function draftOf(conversation: string): string {
+  const own = inMemory.get(conversation);
+  if (own !== undefined) return own;
   try {
     return sessionStorage.getItem(KEY + conversation) ?? "";
   } catch {
-    return inMemory.get(conversation) ?? "";
+    return "";
   }
 }
 

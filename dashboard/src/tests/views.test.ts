@@ -15,6 +15,7 @@ import { session } from "../stores/session.svelte";
 import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
 import { conversation } from "../history/types";
+import { keepDraft } from "../lib/drafts";
 import { t } from "../text";
 import Alerts from "../views/alerts/Alerts.svelte";
 import Composer from "../views/chat/Composer.svelte";
@@ -364,8 +365,9 @@ test("what was typed and not sent is there again once another page was looked at
   await vi.waitFor(() => expect(again.value).toBe("half a thought"));
   conversations.current = other;
   await vi.waitFor(() => expect(again.value).toBe(""));
+  expect(sessionStorage.getItem("exo-draft-new")).toBe("half a thought");
   conversations.current = null;
-  sessionStorage.clear();
+  keepDraft("new", "");
 });
 
 test("where the browser refuses to keep conversations the page says so", () => {
