@@ -25,7 +25,7 @@ export function checks(nodes) {
   return { nodes: nodes.slice(0, 3).map((node) => ({ node: node.id, name: node.name, checks: found(node) })), silent: [{ node: "x", name: "attic", reason: "it did not answer within 35 s" }] };
 }
 
-export const pulls = () => [pull("p1", "fetching", {}), pull("p2", "failed", { error: "the hub answered 429", hint: "it goes on by itself in 40 s" })];
+export const pulls = () => [pull("p1", "fetching", { sources: [{ member: "tower", bytes: 1.4e9, bytes_per_s: 21e6 }, { bytes: 0.7e9, bytes_per_s: 10e6 }] }), pull("p2", "failed", { error: "the hub answered 429", hint: "it goes on by itself in 40 s" })];
 
 function pull(id, state, fields) {
   return { id, reference: "hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M", state, node: "n", node_name: "desk", source: "huggingface.co", label: "Q4_K_M", reason: null, commit: "9f", licence: "apache-2.0", terms: null, file: "a.gguf", files: 1, verified_bytes: 2.1e9, total_bytes: 5e9, ranges: 4, bytes_per_s: 31e6, seconds_left: 94, model: null, path: null, was_here: false, is_verified: null, error: null, hint: null, started_unix_s: now_s() - 70, ...fields };

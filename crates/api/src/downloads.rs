@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{AdminError, BoxFuture, BoxStream, HubToken, UpdateQuery, UpdateView};
+use crate::{AdminError, BoxFuture, BoxStream, FetchSourceView, HubToken, UpdateQuery, UpdateView};
 
 /// What a node offers of hubs and downloads. Object safe; every call returns in bounded time, however long a
 /// download takes.
@@ -169,6 +169,9 @@ pub struct PullView {
     /// The older commit that it took the place of, once it is done.
     #[serde(default)]
     pub replaced: Option<ReplacedModelView>,
+    /// What came from where, most first, while it is fetched; absent where there is one source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<FetchSourceView>,
     /// What went wrong; `null` unless something did.
     pub error: Option<String>,
     /// What the user can do about the error.

@@ -811,7 +811,7 @@ pub struct StageProgressView {
     pub sources: Vec<FetchSourceView>,
 }
 
-/// What one source gave of a stage that is fetched.
+/// What one source gave of what is fetched.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct FetchSourceView {
     /// Name of the member; absent for the model's hub.

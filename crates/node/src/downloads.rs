@@ -38,6 +38,7 @@ use crate::host::Host;
 use crate::hub_bytes::hub_settings;
 use crate::library::Library;
 use crate::library::eviction::list_again;
+use crate::meters::Meters;
 use exo_accelerators::chain;
 use pull::{DownloadCommand, Pull, drive, settings_for};
 use saved::SavedPull;
@@ -81,6 +82,7 @@ pub struct DownloadsInner {
     turns: Semaphore,
     /// What is placed is planned with.
     config: NodeConfig,
+    meters: Arc<Meters>,
 }
 
 #[derive(Default)]
@@ -99,6 +101,7 @@ pub struct DownloadsParts {
     pub node_id: String,
     pub node_name: String,
     pub config: NodeConfig,
+    pub meters: Arc<Meters>,
     pub stop: watch::Receiver<bool>,
 }
 
@@ -111,7 +114,8 @@ impl NodeDownloads {
 
     /// The list as an earlier run of the node left it; what was not paused goes on.
     pub fn new(parts: DownloadsParts) -> Self {
-        let DownloadsParts { library, node, host, view, data_dir, node_id, node_name, config, stop } = parts;
+        let DownloadsParts { library, node, host, view, data_dir, node_id, node_name, config, meters, stop } =
+            parts;
         let shared = Arc::new(DownloadsInner {
             library,
             node,
@@ -127,6 +131,7 @@ impl NodeDownloads {
             changes: watch::Sender::new(()),
             turns: Semaphore::new(TURNS),
             config,
+            meters,
         });
         let downloads = Self { shared, stop };
         if downloads.shared.is_kept {
@@ -416,6 +421,7 @@ impl DownloadsInner {
             is_verified: None,
             removed: Vec::new(),
             replaced: None,
+            sources: Vec::new(),
             error: failed.as_ref().map(|(error, _)| error.clone()),
             hint: failed.and_then(|(_, hint)| hint),
             started_unix_s: pinned.as_ref().map_or_else(unix_s, |p| p.started_unix_s),

@@ -76,6 +76,7 @@ mod run_loop;
 mod running;
 mod signs;
 mod smaller;
+mod source_bytes;
 mod start;
 mod telemetry;
 mod token_check;

@@ -130,6 +130,7 @@ impl Node {
             node_id: id.to_full(),
             node_name: name.clone(),
             config: config.clone(),
+            meters: meters.clone(),
             stop: stopped.clone(),
         });
         let own = own_facts(hands.library.clone(), downloads.lister());

@@ -62,6 +62,10 @@ const FORWARDING: [&str; 5] =
     ["via", "x-real-ip", "cf-connecting-ip", "x-original-host", "x-envoy-external-address"];
 const FORWARDING_PARTS: [&str; 2] = ["forwarded", "client-ip"];
 
+/// What our page says of what it asks by itself, when nobody has touched it for a while. Else a page that is
+/// left open would keep its session for good.
+const UNATTENDED: &str = "exo-unattended";
+
 /// Whose page sends an origin.
 enum OriginIs {
     /// This node's.
@@ -274,7 +278,12 @@ impl Guard {
     }
 
     fn session(&self, headers: &HeaderMap) -> Option<Caller> {
-        let (id, save) = self.sessions.find(bearer(headers)?, unix_s())?;
+        let token = bearer(headers)?;
+        if headers.contains_key(UNATTENDED) {
+            let id = self.sessions.look(token, unix_s())?;
+            return Some(Caller::Session { id, save: false });
+        }
+        let (id, save) = self.sessions.find(token, unix_s())?;
         Some(Caller::Session { id, save })
     }
 

@@ -154,6 +154,12 @@ impl Sessions {
         self.touch(id, now_unix_s).map(|save| (id, save))
     }
 
+    /// The session of a token that a page shows while nobody is at it: that is no use of it.
+    pub fn look(&self, token: &str, now_unix_s: u64) -> Option<SessionId> {
+        let id = SessionId(ApiKey::from_key(token));
+        (token.starts_with(TOKEN_PREFIX) && self.lasts(id, now_unix_s)).then_some(id)
+    }
+
     /// Whether a session that was found before still lasts. That is no use of it: a page that nobody looks at
     /// is idle.
     pub fn lasts(&self, id: SessionId, now_unix_s: u64) -> bool {
@@ -343,6 +349,15 @@ mod tests {
         let (id, _) = sessions.find(&token, 1000).unwrap();
         assert!((0..12).all(|hour| sessions.lasts(id, 1000 + hour * 3600)));
         assert!(!sessions.lasts(id, 1000 + 12 * 3600) && sessions.find(&token, 1000).is_none());
+    }
+
+    #[test]
+    fn what_a_page_asks_while_nobody_is_at_it_is_no_use_of_its_session() {
+        let sessions = sessions();
+        let token = sessions.begin(1000).unwrap();
+        assert!((0..12).all(|hour| sessions.look(&token, 1000 + hour * 3600).is_some()));
+        assert!(sessions.look("exs_0", 1000).is_none() && sessions.look(&token[1..], 1000).is_none());
+        assert!(sessions.look(&token, 1000 + 12 * 3600).is_none());
     }
 
     #[test]

@@ -293,6 +293,20 @@ async fn an_idle_session_ends() {
 }
 
 #[tokio::test]
+async fn a_page_that_nobody_is_at_keeps_its_session_by_nothing_that_it_asks() {
+    let options = ServerOptions { session_idle_max: Duration::from_secs(3), ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let answer = server.post("/exo/v1/session", &format!(r#"{{"secret":"{SECRET}"}}"#)).await;
+    let with = bearer(&token_of(&answer));
+    let mut statuses = Vec::new();
+    while statuses.last() != Some(&401) && statuses.len() < 100 {
+        statuses.push(server.send("GET /exo/v1/cluster", &[&with, "exo-unattended: true"], "").await.status);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert_eq!((statuses.first(), statuses.last()), (Some(&200), Some(&401)));
+}
+
+#[tokio::test]
 async fn a_listener_that_is_told_of_a_proxy_is_administered_over_the_local_channel_alone() {
     let folder = tempfile::tempdir().unwrap();
     let keys = vec![ApiKey::from_key("sesame")];

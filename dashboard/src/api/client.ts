@@ -6,6 +6,16 @@ import type { ErrorBody } from "./types";
 const TOKEN = "exo-session";
 const DEADLINE_MS = 15_000;
 
+/** So long after the last key or press nobody is taken to be at the page: what it asks by itself then keeps no session. */
+const ATTENDED_MS = 10 * 60_000;
+
+let used_ms = Date.now();
+
+/** Somebody is at the page. */
+export function noteUsed(): void {
+  used_ms = Date.now();
+}
+
 /** Why a request brought nothing. `status` is 0 when no answer came. */
 export class ApiError extends Error {
   constructor(
@@ -75,6 +85,7 @@ export async function open(path: string, options: Ask = {}): Promise<Response> {
   const headers: Record<string, string> = { accept: "application/json", ...options.headers };
   const bearer = options.bearer ?? token.get() ?? inMemory;
   if (bearer) headers.authorization = `Bearer ${bearer}`;
+  if (Date.now() - used_ms > ATTENDED_MS) headers["exo-unattended"] = "true";
   const init: RequestInit = { method: options.method ?? "GET", headers, credentials: "omit", cache: "no-store" };
   if (options.signal) init.signal = options.signal;
   if (options.keepalive) init.keepalive = true;

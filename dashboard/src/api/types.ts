@@ -862,7 +862,7 @@ export type FasterPlanView = {
   objective_ms: number;
 };
 
-/** What one source gave of a stage that is fetched. */
+/** What one source gave of what is fetched. */
 export type FetchSourceView = {
   /** Bytes that came from it since this fetch began. */
   bytes: number;
@@ -2491,6 +2491,8 @@ export type PullView = {
   seconds_left?: number | null;
   /** Host that the files come from. */
   source: string;
+  /** What came from where, most first, while it is fetched; absent where there is one source. */
+  sources?: Array<FetchSourceView>;
   /** When the download was asked for, in seconds since 1970. */
   started_unix_s: number;
   /** State of the download. */

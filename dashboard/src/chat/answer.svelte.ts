@@ -15,10 +15,14 @@ export type Phase = "waiting" | "coming" | "reattaching";
 
 /** Waits between attempts to pick an answer up again. */
 const RETRY_MS = [300, 700, 1500, 3000, 5000, 8000, 10_000, 15_000, 20_000];
-/** So long after it was last heard of, an answer is called interrupted: its node keeps it for some minutes behind its end. */
 /** How an answer ends for this reader that goes on: it was too slow, or its node ends and another one has the copy. */
 const GOES_ON_ELSEWHERE = ["slow_reader", "shutting_down"];
+/** So long after it was last heard of, an answer is called interrupted: its node keeps it for some minutes behind its end. */
 const GIVE_UP_MS = 3600_000;
+/** A node gives a sign of life every five seconds, however slow its model is: a line that is silent for longer has gone without a word. */
+const SILENT_MS = 30_000;
+/** The same before the head, which a long prompt needs a while to be read for. */
+const HEAD_MS = 90_000;
 /** A node that has just come back may need a moment to find a copy. */
 const NOT_FOUND_RETRIES = 3;
 
@@ -50,6 +54,9 @@ export class Answer {
   /** Where the node goes on if it is asked again: behind the last event with an id. */
   private checkpoint: Checkpoint;
   private readonly stopped = new AbortController();
+  /** Ends one attempt, not the answer. */
+  private cut = new AbortController();
+  private heard_ms = Date.now();
   private readonly sentences = new Sentences();
   private ended: MessageState | null = null;
   private error = "";
@@ -92,7 +99,11 @@ export class Answer {
   /** The answer has its id and its secret before it is asked for: a page that is loaded anew before the node has said anything finds it. */
   private post(path: string, body: unknown): Promise<Response> {
     const { id, secret } = (this.ticket ??= newTicket());
-    return open(path, { method: "POST", body, headers: { accept: "text/event-stream", "exo-keep": `${id}.${secret}` }, signal: this.stopped.signal });
+    return open(path, { method: "POST", body, headers: { accept: "text/event-stream", "exo-keep": `${id}.${secret}` }, signal: this.signal });
+  }
+
+  private get signal(): AbortSignal {
+    return AbortSignal.any([this.stopped.signal, this.cut.signal]);
   }
 
   /** Goes on behind the text that there is: the model's own template, then that text, as a plain completion. */
@@ -152,6 +163,7 @@ export class Answer {
       const before = this.tokens;
       const isAsked = next !== null;
       let isOpen = false;
+      const watch = this.watch(() => (isOpen ? SILENT_MS : HEAD_MS));
       try {
         const response = await (next ?? (() => this.reopen()))();
         isOpen = true;
@@ -159,7 +171,8 @@ export class Answer {
         await readEvents(response.body!, (event) => this.take(event), (comment) => this.hear(comment));
         if (this.fold.done) return;
         throw new ApiError(0, "cut", t.errors.cut);
-      } catch (error) {
+      } catch (caught) {
+        const error = this.cut.signal.aborted ? new ApiError(0, "no_answer", t.errors.late) : caught;
         if (this.tokens > before) [attempt, missed] = [0, 0];
         if (isOpen) since_ms = Date.now();
         const isMissing = !isAsked && !isOpen && error instanceof ApiError && error.status === 404 && missed++ < NOT_FOUND_RETRIES;
@@ -172,15 +185,24 @@ export class Answer {
         this.phase = "reattaching";
         this.rollBack();
         await rest(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]!, this.stopped.signal);
+      } finally {
+        clearInterval(watch);
       }
     }
+  }
+
+  /** Cuts an attempt off of which nothing was heard for so long, if the rest can be had another way: a connection that a network or a sleep took away says nothing of it. */
+  private watch(silent_ms: () => number): ReturnType<typeof setInterval> {
+    this.cut = new AbortController();
+    this.heard_ms = Date.now();
+    return setInterval(() => this.ticket !== null && Date.now() - this.heard_ms > silent_ms() && this.cut.abort(), 1000);
   }
 
   private reopen(): Promise<Response> {
     const { id, secret, last } = this.ticket!;
     const headers: Record<string, string> = { accept: "text/event-stream", "exo-resume": `${id}.${secret}` };
     if (last) headers["last-event-id"] = last;
-    return open(`/v1/requests/${id}`, { headers, signal: this.stopped.signal });
+    return open(`/v1/requests/${id}`, { headers, signal: this.signal });
   }
 
   private hadHead = false;
@@ -190,12 +212,13 @@ export class Answer {
     if (id && secret) this.ticket = { id, secret, last: this.ticket?.last ?? null };
     // The node keeps as many as it can: this one ends with its connection.
     else if (isAsked) this.ticket = null;
-    this.hadHead = true;
+    [this.hadHead, this.heard_ms] = [true, Date.now()];
     this.save(this.now);
     if (this.phase === "reattaching") this.phase = this.tokens > 0 ? "coming" : "waiting";
   }
 
   private hear(comment: string | null): void {
+    this.heard_ms = Date.now();
     if (comment !== null) this.waits_for = comment === "keep-alive" ? "" : comment;
   }
 

@@ -123,6 +123,23 @@ test("an answer whose node says that it ends goes on where its copy is", async (
   expect([whole.content, whole.state]).toEqual(["Hello", "done"]);
 });
 
+test("a connection that goes without a word is told by its silence, and one that waits is not cut", async () => {
+  vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "Date"] });
+  // Neither ends: the first one is dead, the second one of a model that is slow.
+  answerWith({ text: chunk("He", "0:1") }, { text: chunk("llo", "0:2") });
+  const answer = new Answer(asked(), () => {});
+  const running = answer.ask(body(conversation({ model: "m" }), []));
+  await vi.waitFor(() => expect(answer.tokens).toBe(1));
+  await vi.advanceTimersByTimeAsync(20_000);
+  expect(sent).toHaveLength(1);
+  await vi.advanceTimersByTimeAsync(12_000);
+  vi.useRealTimers();
+  await vi.waitFor(() => expect(answer.tokens).toBe(2));
+  expect(sent[1]).toMatchObject({ path: "/v1/requests/r1", headers: { "last-event-id": "0:1" } });
+  answer.stop();
+  expect((await running).content).toBe("Hello");
+});
+
 test("an answer that cannot be reached is looked for as long as its node may have it", async () => {
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout", "Date"] });
   answerWith();

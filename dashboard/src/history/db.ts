@@ -9,6 +9,8 @@ const VERSION = 1;
 const OPEN_MS = 4000;
 export interface History {
   readonly isKept: boolean;
+  /** False once the browser has taken it away: what is opened anew is there. */
+  readonly isOpen: boolean;
   conversations(): Promise<Conversation[]>;
   messages(conversation: string): Promise<Message[]>;
   message(id: string): Promise<Message | undefined>;
@@ -46,10 +48,12 @@ function openDatabase(): Promise<IDBDatabase> {
 
 class Kept implements History {
   readonly isKept = true;
+  isOpen = true;
 
   constructor(private readonly db: IDBDatabase) {
-    // Another tab with a newer page wants to change the database: it may.
-    db.onversionchange = () => db.close();
+    // Another tab with a newer page wants to change the database, or somebody deletes what this site keeps: they may.
+    db.onversionchange = () => (db.close(), (this.isOpen = false));
+    db.onclose = () => (this.isOpen = false);
   }
 
   conversations(): Promise<Conversation[]> {
@@ -127,6 +131,7 @@ class Kept implements History {
 
 class InMemory implements History {
   readonly isKept = false;
+  readonly isOpen = true;
   private readonly all = { conversations: new Map<string, Conversation>(), messages: new Map<string, Message>() };
 
   async conversations(): Promise<Conversation[]> {

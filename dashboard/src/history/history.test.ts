@@ -47,6 +47,17 @@ test("what is exported comes back under new ids, with its branches", () => {
   expect(toMarkdown(open, all, { you: "You", thought: "Thought" })).toBe("# T\n\n## You\n\nq\n\n## assistant\n\na\n");
 });
 
+test("the numbers of an answer come back with it, and nothing that is no number", () => {
+  const times = { stages: [{ prompt_ms: 5, answer_ms: 70 }], between_prompt_ms: 1, between_answer_ms: 2 };
+  const chances = [{ token: "a", logprob: -0.1, others: [{ token: "b", logprob: -2 }] }];
+  const told = message({ id: "m", conversation: "c", parent: "", role: "assistant", stats: { ttft_ms: 420, tokens_per_s: null, times, request: "r" }, chances });
+  const [back] = fromJson(toJson({ conversations: [conversation({ id: "c" })], messages: [told] })).messages;
+  expect([back!.stats, back!.chances]).toEqual([{ ttft_ms: 420, times, request: "r" }, chances]);
+  const hostile = { ...told, stats: { ttft_ms: "<b>", times: { stages: [{ prompt_ms: {} }, 3] } }, chances: [{ token: {}, logprob: 1 }, { token: "x", logprob: "y" }, { token: "z", logprob: 0, others: "no" }] };
+  const [read] = fromJson(JSON.stringify({ format: "exo-conversations", conversations: [{ id: "c" }], messages: [hostile] })).messages;
+  expect([read!.stats, read!.chances]).toEqual([{ times: { stages: [{ prompt_ms: 0, answer_ms: 0 }], between_prompt_ms: 0, between_answer_ms: 0 } }, [{ token: "z", logprob: 0, others: [] }]]);
+});
+
 test("a file of a stranger is read field by field", () => {
   const hostile = {
     format: "exo-conversations",

@@ -3,11 +3,14 @@
 import { bytes } from "../lib/format";
 import { t } from "../text";
 import { children, path, type Tree } from "./tree";
-import { conversation, message, newId, PARAM_NAMES, type Call, type Conversation, type Message, type MessageState, type Params } from "./types";
+import { conversation, message, newId, PARAM_NAMES, type Call, type Conversation, type Message, type MessageState, type Params, type Stats, type TokenChance } from "./types";
 
 const FORMAT = "exo-conversations";
 export const FILE_BYTES_MAX = 128 << 20;
 export const MESSAGES_MAX = 200_000;
+/** Of one answer: its tokens, for each what else was likely, and the stages that it went through. */
+const [CHANCES_MAX, OTHERS_MAX, STAGES_MAX] = [200_000, 20, 256];
+const STAT_NAMES = ["prompt_tokens", "cached_tokens", "completion_tokens", "queued_ms", "ttft_ms", "tokens_per_s", "prompt_tokens_per_s", "stages", "draft_acceptance_rate"] as const;
 
 export type Bundle = { conversations: Conversation[]; messages: Message[] };
 
@@ -79,7 +82,29 @@ const readMessage = (renamed: (id: unknown) => string) => (one: Record<string, u
     state: state(one.state),
     error: string(one.error, 1000),
     model: string(one.model, 400),
+    stats: stats(one.stats),
+    chances: list(one.chances).filter(isChance).slice(0, CHANCES_MAX).map(({ others, ...chance }): TokenChance => ({ ...likely(chance), others: list(others).filter(isChance).slice(0, OTHERS_MAX).map(likely) })),
   });
+
+type Likely = Omit<TokenChance, "others">;
+const isChance = (value: unknown): value is Likely & { others: unknown } => isObject(value) && typeof value.token === "string" && isFinite(value.logprob);
+const likely = ({ token, logprob }: Likely): Likely => ({ token: token.slice(0, 400), logprob });
+
+/** What of it is a number stays one; which kernels there were is of no use elsewhere. */
+function stats(value: unknown): Stats | null {
+  if (!isObject(value)) return null;
+  const numbers = STAT_NAMES.filter((name) => isFinite(value[name])).map((name) => [name, value[name]]);
+  const request = string(value.request, 64);
+  const kept: Stats = { ...Object.fromEntries(numbers), ...(request ? { request } : {}), ...times(value.times) };
+  return Object.keys(kept).length > 0 ? kept : null;
+}
+
+function times(value: unknown): Pick<Stats, "times"> {
+  if (!isObject(value)) return {};
+  const ms = (one: unknown) => (isFinite(one) ? one : 0);
+  const stages = list(value.stages).filter(isObject).slice(0, STAGES_MAX).map((one) => ({ prompt_ms: ms(one.prompt_ms), answer_ms: ms(one.answer_ms) }));
+  return stages.length === 0 ? {} : { times: { stages, between_prompt_ms: ms(value.between_prompt_ms), between_answer_ms: ms(value.between_answer_ms) } };
+}
 
 /** A message that hangs on nothing, on itself or on one of another conversation becomes a first message. */
 function rooted(read: Message[]): Message[] {
@@ -105,6 +130,7 @@ function parse(text: string): unknown {
 
 const isObject = (value: unknown): value is Record<string, unknown> => typeof value === "object" && value !== null && !Array.isArray(value);
 const list = (value: unknown): unknown[] => (Array.isArray(value) ? value : []);
+const isFinite = (value: unknown): value is number => Number.isFinite(value);
 const string = (value: unknown, length_max = 16 << 20): string => (typeof value === "string" ? value.slice(0, length_max) : "");
 const number = (value: unknown): number => (typeof value === "number" && Number.isFinite(value) ? value : Date.now());
 

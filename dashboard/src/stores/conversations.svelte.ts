@@ -44,6 +44,7 @@ class ConversationStore {
   }
 
   private async store(): Promise<History> {
+    if (this.history && !this.history.isOpen) [this.history, this.opening] = [null, null];
     this.opening ??= openHistory();
     this.history = await this.opening;
     this.isKept = this.history.isKept;

@@ -120,6 +120,20 @@ test("an edit and another answer are branches: nothing is lost", async () => {
   expect(conversations.branch[0]!.content).toBe("first");
 });
 
+test("what is said after the browser has deleted what it kept is kept again", async () => {
+  vi.stubGlobal("fetch", async () => new Response(ANSWER));
+  await conversations.start();
+  conversations.fresh("m");
+  await conversations.say("before", "");
+  await new Promise((done) => (indexedDB.deleteDatabase("exo").onsuccess = done));
+  const told = vi.spyOn(notices, "say");
+  await conversations.say("after", conversations.branch.at(-1)!.id);
+  expect(told).not.toHaveBeenCalled();
+  told.mockRestore();
+  const history = await openHistory();
+  await vi.waitFor(async () => expect((await history.messages(conversations.current!.id)).map((one) => one.content)).toEqual(expect.arrayContaining(["after", "Hello"])));
+});
+
 test("a full storage is told once, what was said stays on the page, and nothing is imported by halves", async () => {
   vi.stubGlobal("fetch", async () => new Response(ANSWER));
   await conversations.start();

@@ -1,6 +1,6 @@
 // Who uses the page. A code from `exo open` or a secret is exchanged for a token; the token is kept for this origin.
 
-import { ApiError, ask, isGone, messageOf, token, whenUnauthorised } from "../api/client";
+import { ApiError, ask, isGone, messageOf, noteUsed, token, whenUnauthorised } from "../api/client";
 import { wake } from "../lib/wake";
 import { t } from "../text";
 import { notices } from "./notices.svelte";
@@ -16,7 +16,7 @@ export function takeCode(left = "/"): string | null {
   return code;
 }
 
-/** A session ends when nothing was asked in it for hours; the event stream alone is no use of it. */
+/** A session ends when nobody was at its page for hours: neither the event stream nor what an unattended page asks is a use of it. */
 const NOTE_USE_EVERY_MS = 10 * 60_000;
 
 class SessionStore {
@@ -92,6 +92,7 @@ class SessionStore {
 
   /** Somebody is here: the node hears it now and then, also from a page that asks nothing by itself. */
   noteUse(): void {
+    noteUsed();
     if (this.state !== "in" || Date.now() - this.noted_ms < NOTE_USE_EVERY_MS) return;
     this.noted_ms = Date.now();
     // A session that has ended says so by itself.

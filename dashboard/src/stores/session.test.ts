@@ -61,6 +61,20 @@ test("every POST is JSON, as the node wants it", async () => {
   expect(sent.at(-1)!.headers["content-type"]).toBeUndefined();
 });
 
+test("what a page asks by itself while nobody is at it says so", async () => {
+  vi.useFakeTimers({ toFake: ["Date"] });
+  answers["GET /exo/v1/telemetry"] = () => new Response("{}");
+  session.noteUse();
+  await ask("/exo/v1/telemetry");
+  vi.setSystemTime(Date.now() + 11 * 60_000);
+  await ask("/exo/v1/telemetry");
+  session.noteUse();
+  await ask("/exo/v1/telemetry");
+  vi.useRealTimers();
+  const marks = sent.filter(({ path }) => path === "/exo/v1/telemetry").map(({ headers }) => headers["exo-unattended"]);
+  expect(marks).toEqual([undefined, "true", undefined]);
+});
+
 test("an answer to an old token puts nobody out who has signed in since", async () => {
   answers["GET /exo/v1/cluster"] = () => (token.set("exs_2"), new Response("{}", { status: 401 }));
   await ask("/exo/v1/cluster").catch(() => {});

@@ -3,15 +3,19 @@
 import { flushSync, mount, unmount, type Component } from "svelte";
 import { afterEach, expect, test, vi } from "vitest";
 import { alert, fixtures, plan } from "../../stub/fixtures.mjs";
+import type { PullView } from "../api/types";
 import { alerts } from "../stores/alerts.svelte";
 import { ClusterStore, cluster } from "../stores/cluster.svelte";
 import { conversations } from "../stores/conversations.svelte";
+import { downloads } from "../stores/downloads.svelte";
 import { merged } from "../stores/logs.svelte";
 import { models } from "../stores/models.svelte";
 import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
 import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
+import { conversation } from "../history/types";
+import { keepDraft } from "../lib/drafts";
 import { t } from "../text";
 import Alerts from "../views/alerts/Alerts.svelte";
 import Composer from "../views/chat/Composer.svelte";
@@ -133,6 +137,12 @@ test("alerts say what to do, the worst first; what is silenced or over is not co
   expect(alerts.active.map((one) => one.rule)).toEqual(["b", "a", "e"]);
 });
 
+test("before the node has said what is wrong, the page does not say that nothing is", () => {
+  alerts.list = null;
+  expect(draw(Alerts, null).textContent).not.toContain(t.alerts.none);
+  expect(draw(Alerts, "empty").textContent).toContain(t.alerts.none);
+});
+
 test("log lines of all nodes are shown as text, with who did not answer", async () => {
   const shown = draw(Logs, "home");
   await vi.waitFor(() => expect(shown.textContent).toContain("attic did not answer"));
@@ -222,6 +232,14 @@ test("what another machine fetches for a placed model is among the downloads", (
   expect(text).toContain("31 %");
   expect(text).toContain("from desk, 11 MB/s, 3 min left");
   expect(draw(Downloads, "lost").textContent).not.toContain("For placed models");
+});
+
+test("a download from several at once says what each gave, and one from a single source does not", () => {
+  const [several, single] = telemetry.pulls();
+  downloads.take([several, single] as PullView[]);
+  undo.push(() => (downloads.list = null));
+  const rows = [...draw(Downloads, "home").querySelectorAll("[aria-label='What came from where']")].map((list) => [...list.children].map((row) => row.textContent));
+  expect(rows).toEqual([["tower 1.3 GiB at 21 MB/s", "the hub 668 MiB at 10 MB/s"]]);
 });
 
 test("what another machine fetches from a hub is among the downloads", () => {
@@ -333,6 +351,23 @@ test("the examples have the right kind of key", () => {
   flushSync();
   expect(shown.textContent).toContain("Bearer YOUR_KEY");
   expect(shown.textContent).not.toContain("Bearer local");
+});
+
+test("what was typed and not sent is there again once another page was looked at, in its conversation alone", async () => {
+  const area = () => drawWith(Composer, { onedit: () => {} }).querySelector("textarea")!;
+  const other = conversation({ title: "Other" });
+  conversations.fresh("m");
+  const typed = area();
+  typed.value = "half a thought";
+  typed.dispatchEvent(new Event("input", { bubbles: true }));
+  undo.splice(0).forEach((run) => run());
+  const again = area();
+  await vi.waitFor(() => expect(again.value).toBe("half a thought"));
+  conversations.current = other;
+  await vi.waitFor(() => expect(again.value).toBe(""));
+  expect(sessionStorage.getItem("exo-draft-new")).toBe("half a thought");
+  conversations.current = null;
+  keepDraft("new", "");
 });
 
 test("where the browser refuses to keep conversations the page says so", () => {

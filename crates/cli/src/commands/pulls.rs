@@ -8,6 +8,7 @@ use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::running;
+use super::status::sources_text;
 use crate::args::{Json, PullsAction};
 use crate::client::Client;
 use crate::config::Config;
@@ -65,7 +66,7 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
             format!("{} of {total}", ui::bytes(p.verified_bytes)),
             p.bytes_per_s.map_or("-".to_owned(), |rate| format!("{}/s", ui::bytes(rate as u64))),
             p.seconds_left.map_or("-".to_owned(), |s| ui::duration(Duration::from_secs(s))),
-            p.source.clone(),
+            sources_text(&p.sources).unwrap_or_else(|| p.source.clone()),
         ]
     });
     let rows: Vec<Vec<String>> = rows.collect();

@@ -398,13 +398,18 @@ pub fn progress_text(progress: &StageProgressView) -> String {
             format!(", {}/s, {} left", ui::bytes(rate), ui::duration(Duration::from_secs(left)))
         }
     };
-    let source = |source: &FetchSourceView| {
+    let from = sources_text(sources).map(|sources| format!("; from {sources}")).unwrap_or_default();
+    format!("{phase} {} of {}{pace}{from}", ui::bytes(done_bytes), ui::bytes(total_bytes))
+}
+
+/// What came from where, if there are several sources.
+pub fn sources_text(sources: &[FetchSourceView]) -> Option<String> {
+    let text = |source: &FetchSourceView| {
         let name = source.member.as_deref().unwrap_or("the hub");
         format!("{name} {} at {}/s", ui::bytes(source.bytes), ui::bytes(source.bytes_per_s))
     };
-    let sources: Vec<String> = sources.iter().map(source).collect();
-    let from = if sources.is_empty() { String::new() } else { format!("; from {}", sources.join(", ")) };
-    format!("{phase} {} of {}{pace}{from}", ui::bytes(done_bytes), ui::bytes(total_bytes))
+    let texts: Vec<String> = sources.iter().map(text).collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 /// How large the cache is, and the rows that are kept beside it for the stage behind.

@@ -1,6 +1,6 @@
 //! Ranges of a file, put together of chunks in the order in which members give them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use exo_hub::{GivenRange, HubError, LeaveRange, TakeRange};
 use exo_store::ChunkRef;
@@ -34,15 +34,18 @@ impl Layout {
     }
 }
 
+/// Hears how many bytes of what was missing a member gave.
+pub type NoteGiven<'a> = dyn Fn(&str, u64) + 'a;
+
 /// The ranges of one file that members have, or most of.
 pub struct Assembly<'t, 'f> {
     leave: &'t LeaveRange<'t>,
     take: &'t mut TakeRange<'f>,
+    note: &'t NoteGiven<'t>,
     /// Start and end of those of which nothing came.
     untouched: BTreeMap<u64, u64>,
     /// By start, those of which something came.
     open: BTreeMap<u64, OpenRange>,
-    givers: BTreeSet<String>,
     /// Why nothing more is taken.
     failure: Option<HubError>,
 }
@@ -69,6 +72,7 @@ impl<'t, 'f> Assembly<'t, 'f> {
         parts: impl Fn((u64, u64)) -> Vec<(u64, u64)>,
         leave: &'t LeaveRange<'t>,
         take: &'t mut TakeRange<'f>,
+        note: &'t NoteGiven<'t>,
     ) -> Self {
         let (mut untouched, mut with_holes) = (BTreeMap::new(), 0);
         for &range in ranges {
@@ -81,7 +85,7 @@ impl<'t, 'f> Assembly<'t, 'f> {
                 leave(range);
             }
         }
-        Self { leave, take, untouched, open: BTreeMap::new(), givers: BTreeSet::new(), failure: None }
+        Self { leave, take, note, untouched, open: BTreeMap::new(), failure: None }
     }
 
     /// The chunks of which something is missing.
@@ -101,9 +105,6 @@ impl<'t, 'f> Assembly<'t, 'f> {
         if self.is_over() {
             return false;
         }
-        if !self.givers.contains(giver) {
-            self.givers.insert(giver.to_owned());
-        }
         self.open_at(start);
         // Its range may be whole by now, or left to the hub.
         let Some((&from, range)) = self.open.range_mut(..=start).next_back() else { return true };
@@ -111,7 +112,9 @@ impl<'t, 'f> Assembly<'t, 'f> {
         let end = at.saturating_add(bytes.len());
         let Some(into) = range.bytes.get_mut(at..end) else { return true };
         into.copy_from_slice(bytes);
+        let missing_bytes = bytes_of(&range.holes);
         range.holes = without(&range.holes, (start, start + bytes.len() as u64));
+        (self.note)(giver, missing_bytes - bytes_of(&range.holes));
         if range.holes.is_empty() {
             self.hand_over(from);
         }
@@ -123,8 +126,8 @@ impl<'t, 'f> Assembly<'t, 'f> {
         self.failure.is_some()
     }
 
-    /// Hands over what is not whole but nearly so. Who gave something, and whether all was taken.
-    pub fn finish(mut self) -> (BTreeSet<String>, Result<(), HubError>) {
+    /// Hands over what is not whole but nearly so. Whether all was taken.
+    pub fn finish(mut self) -> Result<(), HubError> {
         let is_nearly_whole = |(start, range): (&u64, &OpenRange)| {
             is_worth_it(&range.holes, range.range(*start)).then_some(*start)
         };
@@ -133,7 +136,7 @@ impl<'t, 'f> Assembly<'t, 'f> {
                 self.hand_over(start);
             }
         }
-        (self.givers, self.failure.map_or(Ok(()), Err))
+        self.failure.map_or(Ok(()), Err)
     }
 
     /// Makes memory for the range that has this byte, if nothing came of it yet.
@@ -165,10 +168,14 @@ fn without(holes: &[(u64, u64)], (start, end): (u64, u64)) -> Vec<(u64, u64)> {
     around.filter(|(from, to)| from < to).collect()
 }
 
+/// Bytes of holes, which lie in one range.
+fn bytes_of(holes: &[(u64, u64)]) -> u64 {
+    holes.iter().map(|(from, to)| to - from).sum()
+}
+
 /// Whether most of the range comes of members, and few requests bring the rest.
 fn is_worth_it(holes: &[(u64, u64)], (start, end): (u64, u64)) -> bool {
-    let missing_bytes: u64 = holes.iter().map(|(from, to)| to - from).sum();
-    holes.len() <= HOLES_MAX && missing_bytes <= end.saturating_sub(start) / 2
+    holes.len() <= HOLES_MAX && bytes_of(holes) <= end.saturating_sub(start) / 2
 }
 
 #[cfg(test)]
@@ -191,11 +198,12 @@ mod tests {
         let left = RefCell::new(Vec::new());
         let leave = |range: (u64, u64)| left.borrow_mut().push(range);
         let take = &mut |_: GivenRange<'_>| Ok::<(), HubError>(());
+        let note = |_: &str, _: u64| {};
         let parts = |range: (u64, u64)| -> Vec<(u64, u64)> {
             let parts = LAYOUT.chunks_in(range).filter(|(chunk, _)| has(u64::from(chunk.index) - COUNT));
             parts.map(|(_, part)| part).collect()
         };
-        let assembly = Assembly::new(&[range(1)], parts, &leave, take);
+        let assembly = Assembly::new(&[range(1)], parts, &leave, take, &note);
         let missing = assembly.missing(LAYOUT);
         assert_eq!(left.borrow().is_empty(), !missing.is_empty());
         missing.into_iter().map(|chunk| u64::from(chunk.index) - COUNT).collect()
@@ -220,14 +228,20 @@ mod tests {
             Ok::<(), HubError>(())
         };
         let (leave, no_holes) = (|_: (u64, u64)| {}, Vec::<(u64, u64)>::new());
-        let mut assembly = Assembly::new(&[range(0), range(1)], |range| vec![range], &leave, take);
+        let given = RefCell::new(Vec::new());
+        let note = |giver: &str, bytes: u64| given.borrow_mut().push((giver.to_owned(), bytes));
+        let mut assembly = Assembly::new(&[range(0), range(1)], |range| vec![range], &leave, take, &note);
         for (chunk, (start, _)) in LAYOUT.chunks_in((0, range(1).1)).filter(|(chunk, _)| chunk.index != 5) {
             assert!(assembly.put("ann", start, &[1; CHUNK as usize]), "{chunk}");
         }
         assert_eq!(assembly.missing(LAYOUT), [ChunkRef { file: 0, index: 5 }]);
         assert_eq!(*taken.borrow(), [(range(1), no_holes)]);
-        let (givers, end) = assembly.finish();
-        assert!(end.is_ok() && givers == BTreeSet::from(["ann".to_owned()]));
+        assert!(assembly.put("bob", CHUNK, &[1; CHUNK as usize]), "ann gave that");
+        assert!(assembly.finish().is_ok());
+        let of = |giver: &str| -> u64 {
+            given.borrow().iter().filter(|(name, _)| name == giver).map(|(_, bytes)| bytes).sum()
+        };
+        assert_eq!((of("ann"), of("bob")), ((2 * COUNT - 1) * CHUNK, 0));
         assert_eq!(taken.borrow()[1..], [(range(0), vec![(5 * CHUNK, 6 * CHUNK)])]);
     }
 
@@ -236,8 +250,9 @@ mod tests {
         let left = RefCell::new(Vec::new());
         let leave = |range: (u64, u64)| left.borrow_mut().push(range);
         let take = &mut |_: GivenRange<'_>| Err::<(), HubError>(HubError::Cancelled);
+        let note = |_: &str, _: u64| {};
         let ranges: Vec<(u64, u64)> = (0..=OPEN_MAX as u64).map(range).collect();
-        let mut assembly = Assembly::new(&ranges, |range| vec![range], &leave, take);
+        let mut assembly = Assembly::new(&ranges, |range| vec![range], &leave, take, &note);
         for (start, _) in &ranges {
             assert!(assembly.put("ann", *start, &[1; CHUNK as usize]));
         }
@@ -246,6 +261,6 @@ mod tests {
         // Who takes them ends it.
         let rest = vec![1u8; ((COUNT - 1) * CHUNK) as usize];
         assert!(!assembly.put("ann", range(1).0 + CHUNK, &rest) && assembly.is_over());
-        assert!(matches!(assembly.finish().1, Err(HubError::Cancelled)));
+        assert!(matches!(assembly.finish(), Err(HubError::Cancelled)));
     }
 }

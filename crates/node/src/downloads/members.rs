@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use exo_api::{ClusterView, NodeView};
+use exo_api::{ClusterView, FetchSourceView, NodeView};
 use exo_hub::{Cancel, HubError, LeaveRange, Nearby, TakeRange, WantedFile};
 use exo_machine::Holder;
 use exo_store::{ChunkRef, HeldMap, Manifest};
@@ -22,9 +22,10 @@ use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 use super::DownloadsInner;
-use super::assembly::{Assembly, Layout};
+use super::assembly::{Assembly, Layout, NoteGiven};
 use crate::bulk::{ChunkShare, FetchError, Fetcher, MemberError, holder_of};
 use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
+use crate::source_bytes::{SourceBytes, SourceShare};
 use exo_accelerators::chain;
 
 /// Between two looks at what members have meanwhile, of what the hub is not sending yet.
@@ -39,10 +40,9 @@ pub struct Members<'a> {
     state: Mutex<State>,
 }
 
-/// Names of members.
-#[derive(Default)]
+/// Members by their names.
 struct State {
-    givers: BTreeSet<String>,
+    given: SourceBytes<String>,
     /// Asked no more in this download: of many files each would wait for them.
     silent: BTreeSet<String>,
 }
@@ -110,7 +110,19 @@ impl MemberCopy {
 impl<'a> Members<'a> {
     /// Of the cluster as it is when they are asked. Must be called within the node's runtime.
     pub fn new(shared: &'a DownloadsInner) -> Self {
-        Self { shared, runtime: Handle::current(), state: Mutex::default() }
+        let state = State { given: SourceBytes::new(Instant::now()), silent: BTreeSet::new() };
+        Self { shared, runtime: Handle::current(), state: Mutex::new(state) }
+    }
+
+    /// Of the bytes that have come, what came from where, the most first; nothing where that is one source.
+    pub fn sources(&self, came_bytes: u64) -> Vec<FetchSourceView> {
+        let shares = self.lock().given.shares(came_bytes, Instant::now());
+        let view = |share: SourceShare<String>| FetchSourceView {
+            member: share.member,
+            bytes: share.bytes,
+            bytes_per_s: share.bytes_per_s,
+        };
+        shares.into_iter().map(view).collect()
     }
 
     async fn take(
@@ -121,9 +133,8 @@ impl<'a> Members<'a> {
     ) -> Result<(), HubError> {
         let copies = self.copies(file).await;
         let endpoint = self.shared.library.endpoint();
-        let (mut givers, taken) = gather(endpoint, copies, file.ranges, leave, take).await;
-        self.lock().givers.append(&mut givers);
-        taken
+        let note = |member: &str, bytes: u64| self.lock().given.note(member.to_owned(), bytes);
+        gather(endpoint, copies, file.ranges, leave, take, &note).await
     }
 
     /// What members have of the file, that of the nearest first.
@@ -175,7 +186,7 @@ impl Nearby for Members<'_> {
     }
 
     fn givers(&self) -> String {
-        self.lock().givers.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
+        self.lock().given.members().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -243,7 +254,8 @@ async fn gather(
     ranges: &[(u64, u64)],
     leave: &LeaveRange<'_>,
     take: &mut TakeRange<'_>,
-) -> (BTreeSet<String>, Result<(), HubError>) {
+    note: &NoteGiven<'_>,
+) -> Result<(), HubError> {
     let groups = by_layout(copies);
     let parts = |range: (u64, u64)| -> Vec<(u64, u64)> {
         let parts_of = |(layout, group): &(Layout, Vec<MemberCopy>)| -> Vec<(u64, u64)> {
@@ -253,7 +265,7 @@ async fn gather(
         };
         groups.iter().flat_map(parts_of).collect()
     };
-    let assembly = RefCell::new(Assembly::new(ranges, parts, leave, take));
+    let assembly = RefCell::new(Assembly::new(ranges, parts, leave, take, note));
     for (layout, mut group) in groups {
         loop {
             let missing = assembly.borrow().missing(layout);
@@ -334,10 +346,12 @@ mod tests {
             all_holes.extend_from_slice(given.holes);
             Ok::<(), HubError>(())
         };
-        let leave = |_: (u64, u64)| {};
-        let (givers, end) = gather(endpoint, copies, ranges, &leave, &mut take).await;
-        end.unwrap();
-        (bytes, all_holes, givers)
+        let (leave, givers) = (|_: (u64, u64)| {}, Mutex::new(BTreeSet::new()));
+        let note = |member: &str, _: u64| {
+            givers.lock().unwrap().insert(member.to_owned());
+        };
+        gather(endpoint, copies, ranges, &leave, &mut take, &note).await.unwrap();
+        (bytes, all_holes, givers.into_inner().unwrap())
     }
 
     /// Chunks of 64 KiB at one member, of 128 at the other: what the one refuses comes of the other, and is a

@@ -23,6 +23,7 @@ use crate::heads::HeadReader;
 use crate::hub_bytes::TOKEN_MAX;
 use crate::library::eviction::TakenRoom;
 use crate::library_error::LibraryError;
+use crate::meters::TransferMeter;
 use crate::reference_error::ReferenceError;
 use exo_accelerators::chain;
 
@@ -170,6 +171,7 @@ impl Pull {
         if state.view.state != PullState::Fetching {
             state.rate.clear();
             state.view.ranges = 0;
+            state.view.sources.clear();
         }
         drop(state);
         shared.changed();
@@ -417,11 +419,16 @@ impl Pull {
         claim: &DiskClaim,
         cancel: &Cancel,
     ) -> Result<Fetched, HubError> {
-        let (here, mut before) = (self.lock().view.verified_bytes, None);
+        let (here, mut came_bytes, mut before) = (self.lock().view.verified_bytes, 0, None);
         let members = Members::new(shared);
+        let _running = TransferMeter::begin(&shared.meters);
         exo_hub::fetch_near(client, &members, plan, options, cancel, &mut |progress: &Progress| {
-            claim.arrived(progress.done_bytes - *before.get_or_insert(progress.done_bytes));
+            let new_bytes = progress.done_bytes - *before.get_or_insert(progress.done_bytes);
             before = Some(progress.done_bytes);
+            came_bytes += new_bytes;
+            claim.arrived(new_bytes);
+            shared.meters.transfers.received(new_bytes);
+            let sources = members.sources(came_bytes);
             let mut state = self.lock();
             state.rate.note(Instant::now(), progress.done_bytes);
             let view = &mut state.view;
@@ -429,6 +436,7 @@ impl Pull {
                 (view.error, view.hint) = (None, None); // the line is back
             }
             view.verified_bytes = progress.done_bytes.max(here);
+            view.sources = sources;
             view.ranges = u32::try_from(progress.ranges).unwrap_or(u32::MAX);
             view.file = Some(progress.file.clone());
             drop(state);

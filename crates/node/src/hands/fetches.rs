@@ -1,6 +1,5 @@
 //! Fetches of manifests and of the bytes of shards, and the list of models on disk.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -16,6 +15,7 @@ use crate::events::EventSender;
 use crate::library::{Library, ShardProgress};
 use crate::library_error::LibraryError;
 use crate::meters::{Meters, TransferMeter};
+use crate::source_bytes::{SourceBytes, SourceShare};
 use exo_accelerators::chain;
 
 /// The fetches under way.
@@ -44,7 +44,7 @@ impl Fetches {
             let work = async {
                 // What was on the disk before did not come.
                 let mut before = 0;
-                let mut of_members = MemberBytes { since: Instant::now(), members: BTreeMap::new() };
+                let mut of_members = SourceBytes::new(Instant::now());
                 let mut progress = |so_far: ShardProgress| {
                     let ShardProgress { done_bytes, total_bytes, hub_wait, from, .. } = so_far;
                     if let Some((member, bytes)) = from {
@@ -54,7 +54,8 @@ impl Fetches {
                     meters.transfers.received(came_bytes.saturating_sub(before));
                     before = came_bytes;
                     let hub_wait_s = u32::try_from(hub_wait.as_secs()).unwrap_or(u32::MAX);
-                    let sources = of_members.sources(came_bytes, Instant::now());
+                    let shares = of_members.shares(came_bytes, Instant::now());
+                    let sources = shares.into_iter().map(source).collect();
                     let event = FetchEvent::Progress { done_bytes, total_bytes, hub_wait_s, sources };
                     events.post(Input::Fetched { fetch, event });
                 };
@@ -102,34 +103,9 @@ impl Fetches {
     }
 }
 
-/// What members gave in one fetch.
-struct MemberBytes {
-    since: Instant,
-    members: BTreeMap<NodeId, u64>,
-}
-
-impl MemberBytes {
-    fn note(&mut self, member: NodeId, bytes: u64) {
-        *self.members.entry(member).or_default() += bytes;
-    }
-
-    /// Where all that came is from, the most first: what no member gave, the hub did. Nothing where that is
-    /// one source.
-    fn sources(&self, came_bytes: u64, now: Instant) -> Vec<FetchSource> {
-        let took_ms = now.saturating_duration_since(self.since).as_millis().max(1);
-        let rate = |bytes: u64| u64::try_from(u128::from(bytes) * 1000 / took_ms).unwrap_or(u64::MAX);
-        let of_hub = came_bytes.saturating_sub(self.members.values().sum());
-        let of_members = self.members.iter().map(|(member, bytes)| (Some(*member), *bytes));
-        let all = of_members.chain([(None, of_hub)]).filter(|(_, bytes)| *bytes > 0);
-        let source = |(member, bytes)| FetchSource { member, bytes, bytes_per_s: rate(bytes) };
-        let mut sources: Vec<FetchSource> = all.map(source).collect();
-        if sources.len() < 2 {
-            return Vec::new();
-        }
-        sources.sort_by_key(|source| Reverse(source.bytes));
-        sources.truncate(limits::FETCH_SOURCES_MAX);
-        sources
-    }
+/// As the node's report has it.
+fn source(share: SourceShare<NodeId>) -> FetchSource {
+    FetchSource { member: share.member, bytes: share.bytes, bytes_per_s: share.bytes_per_s }
 }
 
 /// At what a fetch failed.
@@ -184,28 +160,7 @@ fn bounded(mut held: Vec<HeldModel>) -> Vec<HeldModel> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    #[test]
-    fn what_no_member_gave_came_from_the_hub_and_one_source_is_not_told() {
-        let [ann, bob] = [1, 2].map(|number| NodeId([number; 32]));
-        let since = Instant::now();
-        let mut bytes = MemberBytes { since, members: BTreeMap::new() };
-        let now = since + Duration::from_secs(2);
-        assert!(bytes.sources(900, now).is_empty(), "the hub alone");
-        bytes.note(ann, 100);
-        bytes.note(ann, 100);
-        assert!(bytes.sources(200, now).is_empty(), "a member alone");
-        bytes.note(bob, 600);
-        let source = |member, bytes| FetchSource { member, bytes, bytes_per_s: bytes / 2 };
-        assert_eq!(bytes.sources(800, now), [source(Some(bob), 600), source(Some(ann), 200)]);
-        let of_all = [source(Some(bob), 600), source(None, 300), source(Some(ann), 200)];
-        assert_eq!(bytes.sources(1100, now), of_all);
-        (3..20).for_each(|number| bytes.note(NodeId([number; 32]), 1));
-        assert_eq!(bytes.sources(2000, now).len(), limits::FETCH_SOURCES_MAX);
-    }
 
     #[test]
     fn a_list_that_cannot_be_read_is_not_an_empty_one() {

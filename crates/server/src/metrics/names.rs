@@ -56,7 +56,7 @@ metrics! {
     BATTERY Gauge "exo_node_battery_charge_ratio" "Charge of a machine's battery, 0 to 1";
     MAINS Gauge "exo_node_mains_power" "Whether a machine runs on mains power";
     TRANSFERS Gauge "exo_transfers_running" "Fetches of model files that run";
-    TRANSFERRED Counter "exo_transfer_received_bytes" "Bytes of model files fetched from other nodes";
+    TRANSFERRED Counter "exo_transfer_received_bytes" "Bytes of model files fetched, from members and from hubs";
 
     DEVICE_USABLE Gauge "exo_device_usable" "Whether a device takes work";
     DEVICE_MEMORY_SIZE Gauge "exo_device_memory_size_bytes" "Memory of a device that models may take";

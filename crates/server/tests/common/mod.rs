@@ -771,6 +771,7 @@ fn pull_view() -> PullView {
         is_verified: None,
         removed: vec![],
         replaced: None,
+        sources: vec![],
         error: None,
         hint: None,
         started_unix_s: 1,

@@ -79,6 +79,7 @@ fn pull(state: PullState) -> PullView {
         is_verified: None,
         removed: Vec::new(),
         replaced: None,
+        sources: Vec::new(),
         error: None,
         hint: None,
         started_unix_s: 0,

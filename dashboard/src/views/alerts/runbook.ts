@@ -1,8 +1,10 @@
 // The runbook's section about a rule. The whole of it comes with the page and is loaded when somebody reads it: no internet is needed.
 
+import { inTime } from "../../lib/late";
+
 /** What stands in the runbook about the rule that `where` names (`docs/runbook.md#RULE`); `null` for a rule that it does not know. */
 export async function section(where: string): Promise<string | null> {
-  const { default: runbook } = await import("../../../../docs/runbook.md?raw");
+  const { default: runbook } = await inTime(import("../../../../docs/runbook.md?raw"));
   return sectionOf(runbook, where.slice(where.lastIndexOf("#") + 1));
 }
 
