@@ -41,6 +41,13 @@ pub(crate) struct TypeRatios<'a> {
     is_cached: bool,
 }
 
+/// One ratio for each device that was measured with both types.
+#[derive(Default)]
+struct MeasuredRatios {
+    read: Vec<f64>,
+    flops: Vec<f64>,
+}
+
 #[derive(Clone, Copy)]
 struct TypeRatio {
     read: f64,
@@ -49,7 +56,7 @@ struct TypeRatio {
 
 impl<'a> TypeRatios<'a> {
     pub(crate) fn of(request: &'a PlanRequest) -> Self {
-        let mut all: BTreeMap<(&str, DType), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+        let mut all: BTreeMap<(&str, DType), MeasuredRatios> = BTreeMap::new();
         for PlanDevice { device, rates, .. } in &request.devices {
             let ratio = |of: &BTreeMap<DType, Figure>, dtype: DType| {
                 let [one, q8_0] = [dtype, DType::Q8_0].map(|of_type| of.get(&of_type)?.plausible());
@@ -60,14 +67,15 @@ impl<'a> TypeRatios<'a> {
                 if let Some((read, flops)) =
                     ratio(&rates.read_by_type, dtype).zip(ratio(&rates.flops_by_type, dtype))
                 {
-                    let (reads, computes) = all.entry((&device.backend, dtype)).or_default();
-                    reads.push(read);
-                    computes.push(flops);
+                    let measured = all.entry((&device.backend, dtype)).or_default();
+                    measured.read.push(read);
+                    measured.flops.push(flops);
                 }
             }
         }
-        let medians = all.into_iter().filter_map(|(of, (reads, computes))| {
-            Some((of, TypeRatio { read: lower_median(reads)?, flops: lower_median(computes)? }))
+        let medians = all.into_iter().filter_map(|(of, measured)| {
+            let MeasuredRatios { read, flops } = measured;
+            Some((of, TypeRatio { read: lower_median(read)?, flops: lower_median(flops)? }))
         });
         Self { medians: medians.collect(), is_cached: is_cached(&request.shape) }
     }
