@@ -1,5 +1,5 @@
-//! Arrays and objects as Python prints them, read as they come into JSON. What is JSON already stays as it is:
-//! an answer that is held to a schema has that.
+//! Arrays and objects as Python prints them, read as they come into JSON. What is JSON already stays as it
+//! is: an answer that is held to a schema has that.
 
 /// How far a value was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
