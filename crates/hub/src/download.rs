@@ -429,7 +429,7 @@ impl StorePieces for PartFile<'_> {
     }
 }
 
-/// Who is near has what is missing left to it as long as this is there.
+/// As long as this is there, what is missing may be left to who is near.
 struct NearbyTurn<'a>(&'a ChunkQueue);
 
 impl<'a> NearbyTurn<'a> {

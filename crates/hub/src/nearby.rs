@@ -54,9 +54,8 @@ pub trait Nearby: Sync {
         None
     }
 
-    /// Of what was wanted last and was neither given nor left: what others fetch from the hub at the moment or
-    /// next. Nobody asks the hub for it here before they are asked again, or [in the
-    /// end](Nearby::asked_again_after) for nothing more.
+    /// Of what was wanted last and was neither given nor left: what others fetch from the hub, or are about
+    /// to. The hub is not asked for it here before [they are asked again](Nearby::asked_again_after).
     fn awaited(&self) -> Vec<(u64, u64)> {
         Vec::new()
     }

@@ -27,7 +27,7 @@ pub struct PartialFiles {
     files: Mutex<Vec<Arc<PartialFile>>>,
 }
 
-/// How far a fetch of a file is: chunks of [`CHUNK_BYTES`](crate::CHUNK_BYTES).
+/// How far a fetch of a file is: chunks of [`CHUNK_BYTES`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PartialState {
     /// On the disk.
@@ -99,9 +99,16 @@ impl PartialFiles {
         Some(PartialState { held, coming })
     }
 
-    /// A block of [`BLOCK_BYTES`](crate::BLOCK_BYTES) of a file. Reads the disk.
+    /// A block of [`BLOCK_BYTES`] of a file. Reads the disk.
     pub fn block(&self, sha256: &[u8; 32], index: u32) -> Result<Vec<u8>, BlockError> {
-        self.find(sha256).ok_or(BlockError::NotHeld)?.block(index)
+        let file = self.find(sha256).ok_or(BlockError::NotHeld)?;
+        let given = file.block(index);
+        let is_gone = matches!(given, Err(BlockError::Read(_) | BlockError::Changed));
+        if is_gone && lock(&file.place).is_whole {
+            // Its model was removed, or somebody has written to it.
+            self.lock().retain(|other| !Arc::ptr_eq(other, &file));
+        }
+        given
     }
 
     /// Gives what comes of a file to who asks.
@@ -236,9 +243,12 @@ mod tests {
         assert!(files.block(&sha256, 1).is_ok());
         work.lose(0);
         assert!(matches!(files.block(&sha256, 1), Err(BlockError::NotHeld)));
-        // One that has its name is given on; one that was given up is not.
+        // One that has its name is given on, while it is there; one that was given up is not.
         offered.keep(&path);
         assert!(files.block(&sha256, 8).is_ok());
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(files.block(&sha256, 8), Err(BlockError::Read(_))));
+        assert_eq!(files.state(&sha256, size), None);
         let (blocks, place) = (Arc::default(), Mutex::new(FilePlace::partial(&path)));
         let given_up = PartialFile { sha256: [9; 32], size, work, found: BTreeMap::new(), blocks, place };
         drop(files.offer(given_up));

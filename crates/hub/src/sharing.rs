@@ -14,7 +14,7 @@ use crate::partial_files::PartialState;
 const STRIPES_OF_NODE: u32 = 8;
 /// The longest stripe: what one request asks for.
 const STRIPE_CHUNKS_MAX: u32 = 16;
-/// Who has nothing else to fetch waits no longer for what others have promised.
+/// Who has nothing else to fetch waits no longer for what others have promised, all waits of a file together.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// What another node has of a file that it fetches, too.
@@ -30,8 +30,10 @@ pub struct OtherFetch {
 #[derive(Debug)]
 pub struct Sharing {
     own: [u8; 32],
-    /// Since when there is nothing to ask the hub for but what others have promised.
-    idle_since: Option<Instant>,
+    /// The last look, if there was nothing to ask the hub for but what others had promised.
+    idle_at: Option<Instant>,
+    /// How long that was so.
+    waited: Duration,
     /// Nobody is waited for any more.
     has_given_up: bool,
 }
@@ -47,14 +49,14 @@ struct Fetchers<'a> {
 impl Sharing {
     /// For the node with this id.
     pub fn new(own: [u8; 32]) -> Self {
-        Self { own, idle_since: None, has_given_up: false }
+        Self { own, idle_at: None, waited: Duration::ZERO, has_given_up: false }
     }
 
     /// Of what is wanted, the ranges that no other node has yet and that are left to them all the same. What
     /// is neither among these nor held by another is for this node to ask the hub for.
     pub fn awaited(&mut self, now: Instant, file: &WantedFile<'_>, others: &[OtherFetch]) -> Vec<(u64, u64)> {
         if others.is_empty() || self.has_given_up {
-            self.idle_since = None;
+            self.idle_at = None;
             return Vec::new();
         }
         let fetchers = Fetchers::new(self.own, others, chunk_count(file.size));
@@ -65,7 +67,7 @@ impl Sharing {
             free.into_iter().partition(|range| fetchers.owner(index(range)) == self.own);
         let mut is_idle = own.is_empty();
         for owner in &fetchers.ids {
-            let is_its = |range: &&(u64, u64)| fetchers.owner(index(range)) == *owner;
+            let is_its = |&&range: &&(u64, u64)| fetchers.owner(index(&range)) == *owner;
             let of_one: Vec<(u64, u64)> = free.iter().filter(is_its).copied().collect();
             // Who is done takes over the last of what a slower one has not begun.
             let taken =
@@ -74,9 +76,12 @@ impl Sharing {
             let left = of_one.iter().enumerate().filter(|(at, _)| !taken.contains(at));
             awaited.extend(left.map(|(_, range)| *range));
         }
-        if !is_idle || awaited.is_empty() {
-            self.idle_since = None;
-        } else if now.saturating_duration_since(*self.idle_since.get_or_insert(now)) >= IDLE_MAX {
+        is_idle &= !awaited.is_empty();
+        let before = std::mem::replace(&mut self.idle_at, is_idle.then_some(now));
+        if let Some(before) = before.filter(|_| is_idle) {
+            self.waited = self.waited.saturating_add(now.saturating_duration_since(before));
+        }
+        if is_idle && self.waited >= IDLE_MAX {
             let (chunks, seconds) = (awaited.len(), IDLE_MAX.as_secs());
             tracing::info!(
                 target: "events::model",
@@ -199,11 +204,14 @@ mod tests {
         assert_eq!(awaited(&mut sharing, at(29), &[3, 4], &promised), [3, 4]);
         assert_eq!(awaited(&mut sharing, at(30), &[3, 4], &promised), [0; 0]);
         assert_eq!(awaited(&mut sharing, at(31), &[3, 4], &promised), [0; 0], "for good");
-        // With something to do meanwhile the time begins anew.
+        // What was fetched meanwhile makes no promise better.
         let mut sharing = Sharing::new([1; 32]);
         let (busy, is_3) = ([other(2, none, |index| index == 3)], |left: Vec<u32>| left == [3]);
         assert!(is_3(awaited(&mut sharing, at(0), &[3], &busy)));
-        assert!(is_3(awaited(&mut sharing, at(20), &[0, 3], &busy)));
-        assert!(is_3(awaited(&mut sharing, at(40), &[3], &busy)));
+        assert!(is_3(awaited(&mut sharing, at(20), &[3], &busy)));
+        assert!(is_3(awaited(&mut sharing, at(40), &[0, 3], &busy)));
+        assert!(is_3(awaited(&mut sharing, at(60), &[3], &busy)));
+        assert!(is_3(awaited(&mut sharing, at(69), &[3], &busy)), "29 s");
+        assert_eq!(awaited(&mut sharing, at(70), &[3], &busy), [0; 0]);
     }
 }

@@ -433,7 +433,7 @@ fn fetched_by_two(
     let first = FetchingNeighbour::new((1, &files[0]), (2, &files[1]));
     let mut second = FetchingNeighbour::new((2, &files[1]), (1, &files[0]));
     second.is_lied_to = is_second_lied_to;
-    let pull = |nearby: &dyn Nearby, options: &PullOptions, report: &dyn Fn(u64, &Cancel)| {
+    let pull = |nearby: &dyn Nearby, options: &PullOptions, report: &(dyn Fn(u64, &Cancel) + Sync)| {
         let (cancel, mut most) = (Cancel::default(), 0);
         let fetched = fetch_near(&client, nearby, &plan, options, &cancel, &mut |p| {
             assert!(p.done_bytes >= most, "progress ran backwards from {most}: {p:?}");
@@ -445,7 +445,8 @@ fn fetched_by_two(
     let [to_bench, to_other] = [bench.options(), PullOptions::new(folder.path().to_owned())];
     std::thread::scope(|scope| {
         let of_first = scope.spawn(|| pull(&first, &to_bench, report));
-        let of_second = pull(&second, &to_other, &|_, _| {});
+        let nothing: &(dyn Fn(u64, &Cancel) + Sync) = &|_, _| {};
+        let of_second = pull(&second, &to_other, nothing);
         [of_first.join().unwrap(), of_second]
     })
 }
