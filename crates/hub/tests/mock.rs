@@ -408,7 +408,7 @@ impl Nearby for FetchingNeighbour<'_> {
     }
 
     fn awaited(&self) -> Vec<(u64, u64)> {
-        std::mem::take(&mut self.awaited.lock().unwrap())
+        std::mem::take(&mut *self.awaited.lock().unwrap())
     }
 
     fn partial_files(&self) -> Option<&PartialFiles> {
