@@ -211,13 +211,16 @@ fn a_whole_model_comes_from_a_member_that_has_it_whole() {
     nodes.iter().for_each(answers_as_the_whole_model);
 }
 
-/// Also where both ask the hub at once, which costs its line twice.
 #[test]
-fn two_machines_that_pull_one_model_at_once_both_have_it_whole() {
+fn two_machines_that_pull_one_model_at_once_both_have_it_whole_and_most_of_it_leaves_the_hub_once() {
+    // Long enough that they meet while they fetch.
+    let filler: Vec<u8> = (0..76_usize << 20).map(|at| (at / 7) as u8).collect();
+    let model = [demo_model(), filler].concat();
     let hub = hub();
+    hub.put("org/demo-GGUF", Repository::new(&[("tiny-Q8_0.gguf", model.clone())]));
     let nodes = cluster("at-once", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
-    let size = demo_model().len() as u64;
-    hub.set_faults(Faults { bytes_per_s: Some(size / 2), ..Faults::default() });
+    let size = model.len() as u64;
+    hub.set_faults(Faults { bytes_per_s: Some(1 << 20), ..Faults::default() });
     for node in &nodes[..2] {
         let begun = node.post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"}));
         assert_eq!(begun.status, 200, "{}", begun.body);
@@ -229,11 +232,11 @@ fn two_machines_that_pull_one_model_at_once_both_have_it_whole() {
     };
     for node in &nodes[..2] {
         wait_for("the model", LONG, || file_below(&node.data_dir.join("hub"), "tiny-Q8_0.gguf"));
-        assert_eq!(pulled(node), demo_model(), "a file has its name once it is whole and verified");
+        assert!(pulled(node) == model, "a file has its name once it is whole and verified");
         wait_for("a listed model", LONG, || is_ready(node).then_some(()));
     }
     let sent = hub.sent_bytes();
-    assert!(size <= sent && sent <= 2 * size + size / 50, "{sent} bytes left the hub for two of {size}");
+    assert!(size <= sent && sent <= size * 13 / 10, "{sent} bytes left the hub for two of {size}");
     hub.set_faults(Faults::default());
     answers_as_the_whole_model(&nodes[0]);
 }

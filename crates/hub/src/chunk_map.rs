@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::HubError;
 
-/// Small enough that eight lost ones are nothing, large enough that synchronising each costs little.
-pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
+/// What of a file comes and counts at once: small enough that eight lost ones are nothing, large enough that
+/// synchronising each costs little.
+pub const CHUNK_BYTES: u64 = 4 << 20;
 /// What is hashed by itself within a chunk: a model's identity is made of the same hashes, so the file need
 /// not be read again for it.
-pub(crate) const BLOCK_BYTES: usize = 1 << 20;
+pub const BLOCK_BYTES: usize = 1 << 20;
 const RECORD_BYTES: usize = 40;
 const HEAD_BYTES_MAX: usize = 4096;
 /// Since 2 the hash of a chunk is that of its blocks' hashes.

@@ -5,6 +5,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::HubError;
+use crate::chunk_bits::ChunkBits;
 
 /// Chunks that wait to be synchronised: what a power cut costs beside those in flight.
 const UNSYNCED_MAX: usize = 24;
@@ -23,6 +24,8 @@ enum Chunk {
     Missing,
     /// Somebody near may give it.
     Nearby,
+    /// Somebody near brings it from the hub, and is asked for it later.
+    Elsewhere,
     InFlight,
     /// In the file and in the map, and not synchronised yet: a killed process keeps it, a power cut may not.
     Written,
@@ -105,7 +108,26 @@ impl ChunkQueue {
     pub(crate) fn begin_nearby(&self) {
         let mut state = self.lock();
         state.is_nearby_giving = true;
-        state.chunks.iter_mut().filter(|c| **c == Chunk::Missing).for_each(|chunk| *chunk = Chunk::Nearby);
+        let is_missing = |chunk: &&mut Chunk| matches!(**chunk, Chunk::Missing | Chunk::Elsewhere);
+        state.chunks.iter_mut().filter(is_missing).for_each(|chunk| *chunk = Chunk::Nearby);
+    }
+
+    /// Somebody near brings this chunk from the hub: no fetcher of this work asks for it before
+    /// [`ChunkQueue::begin_nearby`].
+    pub(crate) fn leave_elsewhere(&self, index: u32) {
+        let mut state = self.lock();
+        if let Some(chunk) = state.chunks.get_mut(index as usize).filter(|chunk| **chunk == Chunk::Nearby) {
+            *chunk = Chunk::Elsewhere;
+        }
+    }
+
+    /// Nobody near gives anything more for now.
+    pub(crate) fn pause_nearby(&self) {
+        let mut state = self.lock();
+        state.is_nearby_giving = false;
+        state.chunks.iter_mut().filter(|c| **c == Chunk::Nearby).for_each(|chunk| *chunk = Chunk::Missing);
+        state.is_over |= state.failure.is_some();
+        self.changed.notify_all();
     }
 
     /// The chunks that are left to who is near.
@@ -114,13 +136,14 @@ impl ChunkQueue {
         (0u32..).zip(&state.chunks).filter(|(_, c)| **c == Chunk::Nearby).map(|(index, _)| index).collect()
     }
 
-    /// Whether nobody fetches some chunk after so long; false as soon as the work ends.
+    /// Whether nobody fetches some chunk here after so long; false as soon as the work ends.
     pub(crate) fn is_missing_after(&self, time: Duration) -> bool {
         let (mut state, until) = (self.lock(), Instant::now() + time);
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if state.is_over || left.is_zero() {
-                return !state.is_over && state.chunks.contains(&Chunk::Missing);
+                let is_missing = |chunk: &Chunk| matches!(chunk, Chunk::Missing | Chunk::Elsewhere);
+                return !state.is_over && state.chunks.iter().any(is_missing);
             }
             state = self.wait_with(state, left);
         }
@@ -135,13 +158,27 @@ impl ChunkQueue {
         }
     }
 
-    /// Nobody near gives anything more.
+    /// Nobody near gives anything more, nor is waited for.
     pub(crate) fn end_nearby(&self) {
-        let mut state = self.lock();
-        state.is_nearby_giving = false;
-        state.chunks.iter_mut().filter(|c| **c == Chunk::Nearby).for_each(|chunk| *chunk = Chunk::Missing);
-        state.is_over |= state.failure.is_some();
-        self.changed.notify_all();
+        // What others were to bring is missing, too, from now on.
+        self.begin_nearby();
+        self.pause_nearby();
+    }
+
+    /// The chunks that are in the file, and those that fetchers have promised to bring.
+    pub(crate) fn bits(&self) -> (ChunkBits, ChunkBits) {
+        let state = self.lock();
+        let of = |wanted: &[Chunk]| {
+            let is_wanted = |index: u32| state.chunks.get(index as usize).is_some_and(|c| wanted.contains(c));
+            ChunkBits::of(u32::try_from(state.chunks.len()).unwrap_or(u32::MAX), is_wanted)
+        };
+        (of(&[Chunk::Written, Chunk::Held]), of(&[Chunk::InFlight]))
+    }
+
+    /// Whether a chunk is in the file.
+    pub(crate) fn is_here(&self, index: u32) -> bool {
+        let state = self.lock();
+        matches!(state.chunks.get(index as usize), Some(Chunk::Written | Chunk::Held))
     }
 
     /// The claim of a fetcher, or a new one; `None` when there is nothing to fetch now.
@@ -486,6 +523,25 @@ mod tests {
         work.write_given(2);
         work.end_nearby();
         assert!(work.is_over() && work.written() == [2] && !work.is_missing_after(Duration::ZERO));
+    }
+
+    #[test]
+    fn what_somebody_near_is_to_bring_is_fetched_by_nobody_here_until_that_is_over() {
+        let work = ChunkQueue::new(CHUNK_BYTES * 3, CHUNK_BYTES, [0].into_iter(), 1);
+        work.begin_nearby();
+        work.leave_elsewhere(2);
+        work.pause_nearby();
+        assert_eq!((work.claim(0), work.is_missing_after(Duration::ZERO)), (Some((1, 2)), true));
+        let (held, coming) = work.bits();
+        let bits: Vec<_> = (0..3).map(|index| (held.has(index), coming.has(index))).collect();
+        assert_eq!(bits, [(true, false), (false, true), (false, false)]);
+        work.write(0, 1);
+        assert_eq!((work.claim(0), work.is_here(1), work.is_here(2)), (None, true, false));
+        work.begin_nearby();
+        assert_eq!(work.left_to_nearby(), [2]);
+        work.leave_elsewhere(2);
+        work.end_nearby();
+        assert_eq!(work.claim(0), Some((2, 3)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_types::hex;
@@ -20,6 +20,7 @@ use crate::disk::{beside, create_folder};
 use crate::fetch_plan::{PlannedFile, RepoCommit};
 use crate::file_hashes::FileHashes;
 use crate::nearby::{GivenRange, Nearby, WantedFile};
+use crate::partial_files::{BlockHashes, FilePlace, OfferedFile, PartialFile};
 use crate::ranges::{ChunkStore, Fetch, Limit, StorePieces};
 use crate::{Cancel, Client, HubError, address, retry};
 
@@ -97,14 +98,17 @@ pub(crate) fn download(
     let mut nearby = Some(job.nearby);
     loop {
         let (part, held) = PartFile::open(job)?;
-        let (digests, given) = part.transfer(&held, nearby, report)?;
+        let Transferred { digests, given_bytes, offered } = part.transfer(&held, nearby, report)?;
         match (part.finish(&digests), nearby.take()) {
-            (Err(error @ HubError::Digest { .. }), Some(nearby)) if given > 0 => {
+            (Err(error @ HubError::Digest { .. }), Some(nearby)) if given_bytes > 0 => {
                 let (file, givers) = (&job.file.name, nearby.givers());
                 tracing::warn!(%error, file, givers, "what came from members was not what the hub promised: all of it is fetched again from the hub");
             }
             (finished, _) => {
                 let hashes = finished?;
+                if let Some(offered) = offered {
+                    offered.keep(&job.path);
+                }
                 report(job.file.size, 0);
                 return Ok(Some(hashes));
             }
@@ -121,7 +125,16 @@ struct PartFile<'a> {
     writing: Mutex<()>,
     map: Mutex<ChunkMap>,
     /// BLAKE3 of each block that came or was read.
-    blocks: Mutex<Vec<[u8; 32]>>,
+    blocks: BlockHashes,
+}
+
+/// A file that is here, all of it.
+struct Transferred<'a> {
+    digests: Digests,
+    /// How much of it somebody near gave.
+    given_bytes: u64,
+    /// It is given to others meanwhile.
+    offered: Option<OfferedFile<'a>>,
 }
 
 impl<'a> PartFile<'a> {
@@ -138,7 +151,7 @@ impl<'a> PartFile<'a> {
         let identity = identity(job.file, job.repo, job.commit);
         let (map, held) = ChunkMap::open(&map_path(&job.path), &identity, job.file.size)?;
         let blocks = vec![[0; 32]; job.file.size.div_ceil(BLOCK_BYTES as u64) as usize];
-        let (writing, map, blocks) = (Mutex::default(), Mutex::new(map), Mutex::new(blocks));
+        let (writing, map, blocks) = (Mutex::default(), Mutex::new(map), Arc::new(Mutex::new(blocks)));
         Ok((Self { job, path, out, writing, map, blocks }, held.chunks))
     }
 
@@ -177,10 +190,11 @@ impl<'a> PartFile<'a> {
         let Some(sha256) = self.job.file.digest() else { return 0 };
         let work = turn.0;
         let mut given = self.take_once(nearby, sha256, work);
-        drop(turn);
+        work.pause_nearby();
         while nearby.asked_again_after().is_some_and(|time| work.is_missing_after(time)) {
-            let _turn = NearbyTurn::begin(work);
+            work.begin_nearby();
             given += self.take_once(nearby, sha256, work);
+            work.pause_nearby();
         }
         given
     }
@@ -216,10 +230,12 @@ impl<'a> PartFile<'a> {
             Ok(())
         };
         let file = WantedFile { sha256, size, ranges: &wanted };
-        if let Err(error) = nearby.give(&file, self.job.cancel, &leave, &mut take)
-            && !work.is_over()
-        {
-            work.end(Some(error));
+        match nearby.give(&file, self.job.cancel, &leave, &mut take) {
+            Err(error) if !work.is_over() => work.end(Some(error)),
+            Err(_) => {}
+            Ok(()) => {
+                nearby.awaited().into_iter().for_each(|(start, _)| work.leave_elsewhere(index_at(start)))
+            }
         }
         given
     }
@@ -247,18 +263,33 @@ impl<'a> PartFile<'a> {
         Ok(true)
     }
 
-    /// Runs all threads until every chunk is here and read; the digests of it all, and how many bytes
-    /// somebody near gave.
+    /// Gives what comes to others that fetch the same, if they are to have it.
+    fn offer(&self, held: &BTreeMap<u32, [u8; 32]>, work: &Arc<ChunkQueue>) -> Option<OfferedFile<'a>> {
+        let (files, sha256) = (self.job.nearby.partial_files()?, self.job.file.digest()?);
+        Some(files.offer(PartialFile {
+            sha256,
+            size: self.job.file.size,
+            work: work.clone(),
+            found: held.clone(),
+            blocks: self.blocks.clone(),
+            place: Mutex::new(FilePlace::partial(&self.path)),
+        }))
+    }
+
+    /// Runs all threads until every chunk is here and read.
     fn transfer(
         &self,
         held: &BTreeMap<u32, [u8; 32]>,
         nearby: Option<&dyn Nearby>,
         report: &mut dyn FnMut(u64, usize),
-    ) -> Result<(Digests, u64), HubError> {
+    ) -> Result<Transferred<'a>, HubError> {
         let job = self.job;
         let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
         let work = ChunkQueue::new(job.file.size, CHUNK_BYTES, held.keys().copied(), fetchers_max);
+        let work = Arc::new(work);
         work.set_fetchers(RANGES_START);
+        // Before others are asked: of two that begin at once, the second one sees the first.
+        let offered = self.offer(held, &work);
         let fetch = Fetch {
             client: job.client,
             file: job.file,
@@ -289,10 +320,10 @@ impl<'a> PartFile<'a> {
             control(&work, job.cancel, &|| reader.is_finished(), report);
             let digest = reader.join();
             work.end(None);
-            let given = giving.map_or(0, |giving| giving.join().unwrap_or(0));
+            let given_bytes = giving.map_or(0, |giving| giving.join().unwrap_or(0));
             match (work.take_failure(), digest) {
                 (Some(failure), _) => Err(failure),
-                (None, Ok(Ok(Some(digest)))) => Ok((digest, given)),
+                (None, Ok(Ok(Some(digests)))) => Ok(Transferred { digests, given_bytes, offered }),
                 (None, Ok(Err(error))) => Err(error),
                 (None, Ok(Ok(None)) | Err(_)) => Err(HubError::Cancelled),
             }
@@ -382,7 +413,7 @@ impl<'a> PartFile<'a> {
             .and_then(|()| exo_stdx::sync_folder_of(&job.path));
         named.map_err(HubError::disk("name", &job.path))?;
         let _ = fs::remove_file(map_path(&job.path));
-        let blocks = blocks.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let blocks = lock(&blocks).clone();
         FileHashes::of(&job.path, blocks).map_err(HubError::disk("read", &job.path))
     }
 }
@@ -398,7 +429,7 @@ impl StorePieces for PartFile<'_> {
     }
 }
 
-/// Who is near has what is missing left to it as long as this is there.
+/// As long as this is there, what is missing may be left to who is near.
 struct NearbyTurn<'a>(&'a ChunkQueue);
 
 impl<'a> NearbyTurn<'a> {

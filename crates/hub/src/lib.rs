@@ -22,6 +22,7 @@ mod address;
 mod answers;
 mod body;
 mod cancel;
+mod chunk_bits;
 mod chunk_map;
 mod chunk_queue;
 mod chunks;
@@ -39,6 +40,7 @@ mod names;
 mod nearby;
 mod origin;
 mod part;
+mod partial_files;
 mod problems;
 mod pull;
 mod ranges;
@@ -50,10 +52,13 @@ mod repository;
 mod retry;
 mod select;
 mod settings;
+mod sharing;
 mod token;
 mod update;
 
 pub use cancel::Cancel;
+pub use chunk_bits::ChunkBits;
+pub use chunk_map::{BLOCK_BYTES, CHUNK_BYTES};
 pub use chunks::CommitFile;
 pub use client::Client;
 pub use errors::HubError;
@@ -63,6 +68,7 @@ pub use licence::Licence;
 pub use login::forget_token;
 pub use nearby::{GivenRange, LeaveRange, Nearby, TakeRange, WantedFile};
 pub use origin::{Comparison, Origin, OriginFile};
+pub use partial_files::{BlockError, PartialFiles, PartialState};
 pub use pull::{
     Fetched, KeptDownloads, Progress, PullOptions, fetch, fetch_near, forget_partial, plan_of, resolve,
 };
@@ -71,6 +77,7 @@ pub use reference_problem::ReferenceProblem;
 pub use repository::{FoundRepo, RepoFile, Snapshot};
 pub use select::{ChosenVariant, Memory, Variant, usable, variants};
 pub use settings::Settings;
+pub use sharing::{OtherFetch, Sharing};
 pub use token::Token;
 pub use update::{ChangeKind, FileChange, HaveSize, resolve_again};
 

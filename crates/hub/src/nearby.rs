@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::partial_files::PartialFiles;
 use crate::{Cancel, HubError};
 
 /// A file of which bytes are missing.
@@ -50,6 +51,17 @@ pub trait Nearby: Sync {
 
     /// After so long they are asked again for what nobody fetches yet; without it they are asked once.
     fn asked_again_after(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Of what was wanted last and was neither given nor left: what others fetch from the hub, or are about
+    /// to. The hub is not asked for it here before [they are asked again](Nearby::asked_again_after).
+    fn awaited(&self) -> Vec<(u64, u64)> {
+        Vec::new()
+    }
+
+    /// Where what comes is given to others that fetch the same, if they are to have it.
+    fn partial_files(&self) -> Option<&PartialFiles> {
         None
     }
 

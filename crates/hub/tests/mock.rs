@@ -4,14 +4,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use exo_hub::{
-    Cancel, Client, CommitFile, Comparison, FetchPlan, Fetched, GivenRange, HubError, KeptDownloads,
-    LeaveRange, Nearby, PlannedFile, Progress, PullOptions, Reference, Settings, TakeRange, Token,
-    WantedFile, fetch, fetch_near, resolve,
+    BLOCK_BYTES, Cancel, Client, CommitFile, Comparison, FetchPlan, Fetched, GivenRange, HubError,
+    KeptDownloads, LeaveRange, Nearby, OtherFetch, PartialFiles, PlannedFile, Progress, PullOptions,
+    Reference, Settings, Sharing, TakeRange, Token, WantedFile, fetch, fetch_near, resolve,
 };
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 
@@ -348,6 +348,156 @@ fn what_a_neighbour_has_meanwhile_is_taken_from_it_while_the_hub_sends() {
     let sent = bench.hub.sent_bytes();
     assert!(sent <= (size - CHUNK) as u64, "{sent} bytes left the hub of {size}");
     assert!(seen.is_sorted(), "{seen:?}");
+}
+
+/// One of two nodes that fetch at the same time, and takes from the other what that has.
+struct FetchingNeighbour<'a> {
+    own: &'a PartialFiles,
+    other: &'a PartialFiles,
+    other_id: [u8; 32],
+    /// Whether what the other gives is something else.
+    is_lied_to: bool,
+    sharing: Mutex<Sharing>,
+    awaited: Mutex<Vec<(u64, u64)>>,
+}
+
+impl<'a> FetchingNeighbour<'a> {
+    fn new((own_id, own): (u8, &'a PartialFiles), (other_id, other): (u8, &'a PartialFiles)) -> Self {
+        let sharing = Mutex::new(Sharing::new([own_id; 32]));
+        let other_id = [other_id; 32];
+        Self { own, other, other_id, is_lied_to: false, sharing, awaited: Mutex::default() }
+    }
+
+    /// All blocks of a range, as the other has them.
+    fn blocks(&self, sha256: &[u8; 32], (start, end): (u64, u64)) -> Option<Vec<u8>> {
+        let blocks = (start..end).step_by(BLOCK_BYTES).map(|at| (at / BLOCK_BYTES as u64) as u32);
+        let came: Result<Vec<Vec<u8>>, _> = blocks.map(|block| self.other.block(sha256, block)).collect();
+        let mut bytes = came.ok()?.concat();
+        bytes[0] ^= u8::from(self.is_lied_to);
+        Some(bytes)
+    }
+}
+
+impl Nearby for FetchingNeighbour<'_> {
+    fn give(
+        &self,
+        file: &WantedFile<'_>,
+        _: &Cancel,
+        leave: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
+        let state = self.other.state(&file.sha256, file.size);
+        let others: Vec<OtherFetch> =
+            state.into_iter().map(|state| OtherFetch { node: self.other_id, state }).collect();
+        let awaited = self.sharing.lock().unwrap().awaited(Instant::now(), file, &others);
+        let has = |start: u64| others.iter().any(|other| other.state.held.has((start / CHUNK as u64) as u32));
+        for range in file.ranges.iter().filter(|range| !has(range.0) && !awaited.contains(range)) {
+            leave(*range);
+        }
+        *self.awaited.lock().unwrap() = awaited;
+        for range in file.ranges.iter().copied().filter(|range| has(range.0)) {
+            if let Some(mut bytes) = self.blocks(&file.sha256, range) {
+                take(GivenRange { range, bytes: &mut bytes, holes: &[] })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn asked_again_after(&self) -> Option<Duration> {
+        Some(Duration::from_millis(50))
+    }
+
+    fn awaited(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut *self.awaited.lock().unwrap())
+    }
+
+    fn partial_files(&self) -> Option<&PartialFiles> {
+        Some(self.own)
+    }
+
+    fn givers(&self) -> String {
+        "neighbour".to_owned()
+    }
+}
+
+/// Two fetches of one file at the same time, to the bench's folder and another; `report` hears how far the
+/// first one is. What came of the first and of the second.
+fn fetched_by_two(
+    bench: &Bench,
+    is_second_lied_to: bool,
+    report: &(dyn Fn(u64, &Cancel) + Sync),
+) -> [Result<Vec<u8>, HubError>; 2] {
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (files, folder) = ([PartialFiles::default(), PartialFiles::default()], tempfile::tempdir().unwrap());
+    let first = FetchingNeighbour::new((1, &files[0]), (2, &files[1]));
+    let mut second = FetchingNeighbour::new((2, &files[1]), (1, &files[0]));
+    second.is_lied_to = is_second_lied_to;
+    let pull = |nearby: &dyn Nearby, options: &PullOptions, report: &(dyn Fn(u64, &Cancel) + Sync)| {
+        let (cancel, mut most) = (Cancel::default(), 0);
+        let fetched = fetch_near(&client, nearby, &plan, options, &cancel, &mut |p| {
+            assert!(p.done_bytes >= most, "progress ran backwards from {most}: {p:?}");
+            most = p.done_bytes;
+            report(p.done_bytes, &cancel);
+        });
+        fetched.map(|fetched| std::fs::read(&fetched.path).unwrap())
+    };
+    let [to_bench, to_other] = [bench.options(), PullOptions::new(folder.path().to_owned())];
+    std::thread::scope(|scope| {
+        let of_first = scope.spawn(|| pull(&first, &to_bench, report));
+        let nothing: &(dyn Fn(u64, &Cancel) + Sync) = &|_, _| {};
+        let of_second = pull(&second, &to_other, nothing);
+        [of_first.join().unwrap(), of_second]
+    })
+}
+
+#[test]
+fn two_that_fetch_one_file_at_once_have_it_and_most_of_it_leaves_the_hub_once() {
+    let size = 24 * CHUNK + 17;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    bench.hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
+    for came in fetched_by_two(&bench, false, &|_, _| {}) {
+        assert!(came.unwrap() == bytes(size));
+    }
+    let sent = bench.hub.sent_bytes();
+    assert!(sent as usize <= size * 13 / 10, "{sent} bytes left the hub for two of {size}");
+}
+
+#[test]
+fn of_two_that_fetch_one_file_one_ends_in_the_middle_and_the_other_fetches_what_is_missing_alone() {
+    let size = 24 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    bench.hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
+    let ends = |done: u64, cancel: &Cancel| {
+        if done >= 12 * CHUNK as u64 {
+            cancel.cancel();
+        }
+    };
+    let [first, second] = fetched_by_two(&bench, false, &ends);
+    assert!(matches!(first, Err(HubError::Cancelled)));
+    assert!(second.unwrap() == bytes(size));
+    let sent = bench.hub.sent_bytes() as usize;
+    // What it was fetching, and what both began before they knew of each other: less than what it has.
+    assert!(sent <= size + 12 * CHUNK, "{sent} bytes left the hub of {size}");
+    // It goes on from what it has.
+    bench.hub.set_faults(Faults::default());
+    let fetched = bench.pull("hf.co/org/repo").unwrap();
+    assert!(std::fs::read(&fetched.path).unwrap() == bytes(size));
+    let again = bench.hub.sent_bytes() as usize - sent;
+    // The hub may have written to closed connections for a moment.
+    assert!(again <= 14 * CHUNK, "{again} bytes came again");
+}
+
+#[test]
+fn of_two_that_fetch_one_file_the_one_that_is_lied_to_fetches_all_of_it_from_the_hub() {
+    let size = 16 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    bench.hub.set_faults(Faults { bytes_per_s: Some(8 << 20), ..Faults::default() });
+    for came in fetched_by_two(&bench, true, &|_, _| {}) {
+        assert!(came.unwrap() == bytes(size));
+    }
+    let sent = bench.hub.sent_bytes() as usize;
+    assert!(sent >= 2 * size, "{sent} bytes left the hub: what was given wrong was believed");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
 use exo_api::{CheckView, NodeView};
+use exo_hub::{ChunkBits, PartialState};
 use exo_machine::Holder;
 use exo_store::{ChunkRef, Digested, HeldMap, Manifest, PartialModel, Sha256State};
 use exo_transport::{DialError, Endpoint, FrameError, FrameLimits, FrameReader, FrameWriter};
@@ -89,6 +90,38 @@ pub(crate) enum Ask {
     Checks,
     /// Which of its models has the file with this SHA-256: [`FileCopy`], if any.
     CopyOf([u8; 32]),
+    /// How far it is with fetching the file with this SHA-256 whole: bits of the chunks that it has, and of
+    /// those on their way to it from the hub, if it fetches it ([`PartialState`]).
+    PartialFile {
+        sha256: [u8; 32],
+        size: u64,
+    },
+    /// A block of such a file.
+    PartialBlock {
+        sha256: [u8; 32],
+        block: u32,
+    },
+}
+
+/// Of what a member is asked for chunks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AskedOf {
+    /// Of a model that it has.
+    Model(ModelId),
+    /// Of a model of a hub that it is to fetch them from.
+    Relayed(ModelId),
+    /// Of the file with this SHA-256 that it is fetching whole: its blocks.
+    PartialFile([u8; 32]),
+}
+
+impl AskedOf {
+    fn ask(self, chunk: ChunkRef) -> Ask {
+        match self {
+            Self::Model(model) => Ask::Chunk { model, chunk },
+            Self::Relayed(model) => Ask::Relay { model, chunk },
+            Self::PartialFile(sha256) => Ask::PartialBlock { sha256, block: chunk.index },
+        }
+    }
 }
 
 /// Where a member has a file.
@@ -249,9 +282,8 @@ type ChunkAnswer = Result<bytes::Bytes, FetchError>;
 
 /// Chunks that are asked of one holder, a few ahead of the one that comes next.
 struct AskedChunks<'a> {
-    model: ModelId,
+    of: AskedOf,
     manifest: &'a Manifest,
-    from: ChunkSource,
     share: &'a ChunkShare<'a>,
     under_way: VecDeque<ChunkRef>,
     /// From then on the path is measured: before the first the holder may have looked for the file.
@@ -259,8 +291,8 @@ struct AskedChunks<'a> {
 }
 
 impl<'a> AskedChunks<'a> {
-    fn new((model, manifest): (ModelId, &'a Manifest), share: &'a ChunkShare<'a>, from: ChunkSource) -> Self {
-        Self { model, manifest, from, share, under_way: VecDeque::new(), first_came: None }
+    fn new(of: AskedOf, manifest: &'a Manifest, share: &'a ChunkShare<'a>) -> Self {
+        Self { of, manifest, share, under_way: VecDeque::new(), first_came: None }
     }
 }
 
@@ -361,7 +393,11 @@ impl Fetcher {
     ) -> Result<(), FetchError> {
         (self.received_bytes, self.received_in) = (0, Duration::ZERO);
         let manifest: &Manifest = partial.manifest();
-        let mut asked = AskedChunks::new((partial.id(), manifest), share, from);
+        let of = match from {
+            ChunkSource::Disk => AskedOf::Model(partial.id()),
+            ChunkSource::Hub => AskedOf::Relayed(partial.id()),
+        };
+        let mut asked = AskedChunks::new(of, manifest, share);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
             let kept = match answer {
                 Ok(bytes) => keep(self.holder, partial.clone(), chunk, bytes).await,
@@ -388,14 +424,9 @@ impl Fetcher {
         &mut self,
         asked: &mut AskedChunks<'_>,
     ) -> Result<Option<(ChunkRef, ChunkAnswer)>, FetchError> {
-        let model = asked.model;
         while asked.under_way.len() < IN_FLIGHT_MAX {
             let Some(chunk) = asked.share.take_next(Instant::now()) else { break };
-            let ask = match asked.from {
-                ChunkSource::Disk => Ask::Chunk { model, chunk },
-                ChunkSource::Hub => Ask::Relay { model, chunk },
-            };
-            self.ask(&ask).await?;
+            self.ask(&asked.of.ask(chunk)).await?;
             asked.under_way.push_back(chunk);
         }
         let Some(chunk) = asked.under_way.pop_front() else { return Ok(None) };
@@ -430,16 +461,32 @@ impl Fetcher {
         postcard::from_bytes(&bytes).map_err(wrong)
     }
 
+    /// How far the member is with fetching a file whole, if it fetches it.
+    pub async fn partial_file(
+        &mut self,
+        sha256: [u8; 32],
+        size: u64,
+    ) -> Result<Option<PartialState>, FetchError> {
+        let holder = self.holder;
+        self.ask(&Ask::PartialFile { sha256, size }).await?;
+        let bytes = self.answer(2 * ChunkBits::encoded_len(size) + 24).await?;
+        let wrong = || FetchError::Wrong { holder, reason: "no state of a file".to_owned() };
+        let state: Option<(Vec<u8>, Vec<u8>)> = postcard::from_bytes(&bytes).map_err(|_| wrong())?;
+        let Some((held, coming)) = state else { return Ok(None) };
+        let bits = |bytes| ChunkBits::from_bytes(bytes, size).ok_or_else(wrong);
+        Ok(Some(PartialState { held: bits(held)?, coming: bits(coming)? }))
+    }
+
     /// Gives its share of some chunks to `place`, each verified against the manifest as far as that knows it,
     /// until that takes no more. Those that the member refuses or sends wrong are noted in `refused`.
     pub async fn read<P: FnMut(ChunkRef, bytes::Bytes) -> bool>(
         &mut self,
-        (model, manifest): (ModelId, &Manifest),
+        (of, manifest): (AskedOf, &Manifest),
         share: &ChunkShare<'_>,
         refused: &mut RefusedChunks,
         place: &mut P,
     ) -> Result<(), FetchError> {
-        let mut asked = AskedChunks::new((model, manifest), share, ChunkSource::Disk);
+        let mut asked = AskedChunks::new(of, manifest, share);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
             let checked = answer.and_then(|came| self.checked(manifest, chunk, came));
             let is_here = checked.is_ok();
@@ -652,6 +699,7 @@ mod tests {
             member.dialled().await.held(partial.manifest()).await.err(),
             member.dialled().await.digest(model, first, 1, state).await.err(),
             member.dialled().await.copy_of([7; 32]).await.err(),
+            member.dialled().await.partial_file([7; 32], 1).await.err(),
             member.dialled().await.burst().await.err(),
             member.dialled().await.logs(logs).await.err(),
             member.dialled().await.retry_device(DeviceId::cpu()).await.err(),

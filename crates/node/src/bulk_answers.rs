@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_accelerators::chain;
+use exo_hub::BlockError;
 use exo_machine::{Answer, Question};
 use exo_store::{ChunkError, ChunkRef, StoreError};
 use exo_transport::Channel;
@@ -193,6 +194,8 @@ enum Refusal {
     Store(#[from] StoreError),
     #[error(transparent)]
     Chunk(#[from] ChunkError),
+    #[error(transparent)]
+    Block(#[from] BlockError),
     #[error("not held")]
     NotHeld,
     #[error("{count} chunks at once, at most {max}")]
@@ -242,6 +245,12 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, Re
             Ok(postcard::to_allocvec(&partial.digest(*first, *count, *state)?)?)
         }
         Ask::CopyOf(sha256) => Ok(postcard::to_allocvec(&file_copies::find(store, sha256)?)?),
+        Ask::PartialFile { sha256, size } => {
+            let state = library.partial_files().state(sha256, *size);
+            let bits = state.map(|state| (state.held.into_bytes(), state.coming.into_bytes()));
+            Ok(postcard::to_allocvec(&bits)?)
+        }
+        Ask::PartialBlock { sha256, block } => Ok(library.partial_files().block(sha256, *block)?),
         Ask::Relay { model, chunk } => match store.read_chunk(*model, *chunk) {
             Ok(bytes) => Ok(bytes),
             Err(_) => {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use exo_constraint::{CompileError, Compiler};
 use exo_formats::Model;
+use exo_hub::PartialFiles;
 use exo_machine::Holder;
 use exo_store::{ChunkRef, ModelRecord, PartialModel, Source, Store, StoreError};
 use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
@@ -98,6 +99,7 @@ pub struct Library {
     store: Arc<Store>,
     endpoint: Endpoint,
     hub: Arc<HubBytes>,
+    partial_files: PartialFiles,
     pub(crate) room: Eviction,
     open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
     details: Mutex<HashMap<ModelId, Details>>,
@@ -190,12 +192,18 @@ impl Library {
         let hub = Arc::new(hub);
         let (open, details) = (Mutex::default(), Mutex::default());
         let (told, asking, repairing) = (Mutex::default(), Mutex::default(), Mutex::default());
-        Self { store, endpoint, hub, room, open, details, told, asking, repairing }
+        let partial_files = PartialFiles::default();
+        Self { store, endpoint, hub, partial_files, room, open, details, told, asking, repairing }
     }
 
     /// Where chunks come from that no member has.
     pub fn hub(&self) -> &Arc<HubBytes> {
         &self.hub
+    }
+
+    /// Files that this node fetches whole, for members that fetch the same.
+    pub fn partial_files(&self) -> &PartialFiles {
+        &self.partial_files
     }
 
     /// How members are reached.

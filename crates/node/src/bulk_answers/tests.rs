@@ -114,6 +114,7 @@ async fn what_nobody_has_and_numbers_beyond_a_model_are_refused_in_few_words_and
         Ask::Chunk { model, chunk: chunk(u32::MAX, u32::MAX) },
         Ask::Chunk { model, chunk: chunk(0, u32::MAX) },
         Ask::Relay { model, chunk: chunk(0, u32::MAX) },
+        Ask::PartialBlock { sha256: [7; 32], block: 0 },
         Ask::Digest { model, first: chunk(0, 0), count: u32::MAX, state },
         Ask::Checks,
     ];
@@ -133,9 +134,14 @@ async fn what_nobody_has_and_numbers_beyond_a_model_are_refused_in_few_words_and
     };
     let chunk_bytes = 64_usize << 10;
     let (copy, first) = (Ask::CopyOf([7; 32]), Ask::Chunk { model, chunk: chunk(0, 0) });
-    for (ask, bytes) in
-        [(&Ask::Logs(logs), 0..1 << 10), (&copy, 1..2), (&first, chunk_bytes..chunk_bytes + 1)]
-    {
+    let partial = Ask::PartialFile { sha256: [7; 32], size: u64::MAX };
+    let expected = [
+        (&Ask::Logs(logs), 0..1 << 10),
+        (&copy, 1..2),
+        (&partial, 1..2),
+        (&first, chunk_bytes..chunk_bytes + 1),
+    ];
+    for (ask, bytes) in expected {
         writer.send(KIND_ASK, &[&encoded(ask)]).await.unwrap();
         let answer = reader.next(Some(WITHIN)).await.unwrap();
         assert_eq!(answer.kind, KIND_BYTES);

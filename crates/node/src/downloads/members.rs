@@ -1,35 +1,47 @@
-//! Files of a download from members that have them, whole or in layers: up to three at once, and no chunk
-//! that they have is asked of the hub.
+//! Files of a download from members that have them, whole, in layers or as far as they have fetched them
+//! whole: up to three at once, and no chunk that they have is asked of the hub.
 //!
 //! A member names the model that has the file; its chunks are then asked for, shared among members and
 //! checked as those of layers are. That it is the hub's file the SHA-256 of all of it says, as of what a hub
-//! sends.
+//! sends. Of a file that members fetch at the same time each asks the hub for [another part](Sharing).
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_api::{ClusterView, FetchSourceView, NodeView};
-use exo_hub::{Cancel, HubError, LeaveRange, Nearby, TakeRange, WantedFile};
+use exo_hub::{BLOCK_BYTES, CHUNK_BYTES, ChunkBits, PartialFiles};
+use exo_hub::{Cancel, HubError, LeaveRange, Nearby, OtherFetch, Sharing, TakeRange, WantedFile};
 use exo_machine::Holder;
-use exo_store::{ChunkRef, HeldMap, Manifest};
+use exo_store::{ChunkRef, FileEntry, HeldMap, Manifest, ModelKind};
 use exo_transport::Endpoint;
-use exo_types::ModelId;
+use exo_types::NodeId;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use tokio::runtime::Handle;
 
 use super::DownloadsInner;
 use super::assembly::{Assembly, Layout, NoteGiven};
-use crate::bulk::{ChunkShare, FetchError, Fetcher, MemberError, holder_of};
+use crate::bulk::{AskedOf, ChunkShare, FetchError, Fetcher, MemberError, holder_of};
 use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
 use crate::source_bytes::{SourceBytes, SourceShare};
 use exo_accelerators::chain;
 
 /// Between two looks at what members have meanwhile, of what the hub is not sending yet.
 const AGAIN_AFTER: Duration = Duration::from_secs(20);
+/// The same where a member fetches the file, too.
+const SHARED_AGAIN_AFTER: Duration = Duration::from_secs(2);
+/// After the first look at a member that does not fetch the file: it may be about to. Doubled after each
+/// further one, up to [`AGAIN_AFTER`].
+const BEGINS_WITHIN: Duration = Duration::from_secs(1);
+/// A member that did not answer, or broke off, is asked nothing for so long: each file would wait for it.
+const SILENT_FOR: Duration = Duration::from_secs(60);
+/// A member that fetches the file gives what it has for so long at a time: what is missing then the hub is
+/// asked for.
+const PARTIAL_GIVES_MAX: Duration = Duration::from_secs(60);
+const BLOCKS_OF_CHUNK: u32 = (CHUNK_BYTES / BLOCK_BYTES as u64) as u32;
 /// Between two looks at a wish to end.
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -40,36 +52,126 @@ pub struct Members<'a> {
     state: Mutex<State>,
 }
 
-/// Members by their names.
+/// What is known of members, by their names.
 struct State {
     given: SourceBytes<String>,
-    /// Asked no more in this download: of many files each would wait for them.
-    silent: BTreeSet<String>,
+    /// Since when those are that did not answer, or broke off.
+    silent: BTreeMap<String, Instant>,
+    file: Option<FileLooks>,
+}
+
+/// What members have said of the file under way.
+struct FileLooks {
+    sha256: [u8; 32],
+    members: BTreeMap<String, MemberLook>,
+    sharing: Sharing,
+    /// Members that fetch it, too.
+    others: usize,
+    /// What is left to them.
+    awaited: Vec<(u64, u64)>,
+}
+
+/// The last looks at one member.
+struct MemberLook {
+    at: Instant,
+    /// When it was asked for a model that has the file.
+    for_copy_at: Instant,
+    /// In how many in a row it did not fetch the file.
+    misses: u32,
+}
+
+impl MemberLook {
+    /// From the last look to the next one.
+    fn again_after(&self) -> Duration {
+        match self.misses {
+            0 => SHARED_AGAIN_AFTER,
+            misses => BEGINS_WITHIN.saturating_mul(1 << (misses - 1).min(8)).min(AGAIN_AFTER),
+        }
+    }
+}
+
+impl FileLooks {
+    fn new(sha256: [u8; 32], own: NodeId) -> Self {
+        let (members, sharing) = (BTreeMap::new(), Sharing::new(own.0));
+        Self { sha256, members, sharing, others: 0, awaited: Vec::new() }
+    }
+
+    /// Whether a member is to be asked now, and then whether also for a model that has the file.
+    fn is_due(&self, member: &str, now: Instant) -> Option<bool> {
+        let Some(look) = self.members.get(member) else { return Some(true) };
+        let is_due = now.saturating_duration_since(look.at) >= look.again_after();
+        is_due.then(|| now.saturating_duration_since(look.for_copy_at) >= AGAIN_AFTER)
+    }
+
+    fn note(&mut self, member: &str, now: Instant, was_asked_for_copy: bool, is_fetching: bool) {
+        let look = self.members.entry(member.to_owned());
+        let look = look.or_insert(MemberLook { at: now, for_copy_at: now, misses: 0 });
+        look.at = now;
+        look.misses = if is_fetching { 0 } else { look.misses.saturating_add(1) };
+        if was_asked_for_copy {
+            look.for_copy_at = now;
+        }
+    }
+
+    fn again_after(&self) -> Duration {
+        self.members.values().map(MemberLook::again_after).min().unwrap_or(AGAIN_AFTER)
+    }
 }
 
 /// What a member has of the file.
 struct MemberCopy {
     member: String,
     holder: Holder,
-    model: ModelId,
+    of: AskedOf,
     manifest: Manifest,
     layout: Layout,
-    /// Of layers; `None` where it has the whole model.
-    held: Option<HeldMap>,
+    held: HeldPart,
     refused: RefusedChunks,
 }
 
+/// How much of it a member has.
+enum HeldPart {
+    All,
+    /// Of layers.
+    Layers(HeldMap),
+    /// Of what it fetches whole.
+    Partial(ChunkBits),
+}
+
 impl MemberCopy {
-    fn has(&self, chunk: ChunkRef) -> bool {
-        self.held.as_ref().is_none_or(|held| held.has(chunk)) && !self.refused.has(chunk)
+    /// Of a file that a member fetches: as of a model that is this file alone, of which nobody knows a hash.
+    fn partial(member: String, holder: Holder, file: &WantedFile<'_>, held: ChunkBits) -> Self {
+        let (size, head_bytes, shared, chunks) = (file.size, 0, Vec::new(), Vec::new());
+        let entry = FileEntry { name: String::new(), size, head_bytes, shared, chunks };
+        let (name, chunk_bytes, files) = (String::new(), BLOCK_BYTES as u32, vec![entry]);
+        Self {
+            member,
+            holder,
+            of: AskedOf::PartialFile(file.sha256),
+            manifest: Manifest { version: 1, name, kind: ModelKind::Gguf, chunk_bytes, files, hub: None },
+            layout: Layout { file: 0, size, chunk_bytes },
+            held: HeldPart::Partial(held),
+            refused: RefusedChunks::default(),
+        }
     }
 
-    /// Gives its share of the file; `None` if it failed: nothing more of the file is asked of it then.
+    fn has(&self, chunk: ChunkRef) -> bool {
+        let is_held = match &self.held {
+            HeldPart::All => true,
+            HeldPart::Layers(held) => held.has(chunk),
+            HeldPart::Partial(held) => held.has(chunk.index / BLOCKS_OF_CHUNK),
+        };
+        is_held && !self.refused.has(chunk)
+    }
+
+    /// Gives its share of the file; `None` if nothing more of the file is asked of it now. Of one that
+    /// fetches the file the name is among `failed` then, if it failed.
     async fn give(
         mut self,
         endpoint: &Endpoint,
         share: ChunkShare<'_>,
         assembly: &RefCell<Assembly<'_, '_>>,
+        failed: &RefCell<BTreeSet<String>>,
     ) -> Option<Self> {
         if !share.offer(|chunk| self.has(chunk)) {
             return Some(self);
@@ -80,14 +182,27 @@ impl MemberCopy {
             () = share.over() => return Some(self),
             dialled = Fetcher::dial(endpoint, self.holder.node, &self.holder.addresses) => dialled,
         };
-        let given = match dialled {
-            Ok(fetcher) => self.give_over(fetcher, &share, assembly).await,
-            Err(error) => Err(error),
+        let is_partial = matches!(self.held, HeldPart::Partial(_));
+        let time_max = if is_partial { PARTIAL_GIVES_MAX } else { Duration::MAX };
+        let giving = async {
+            match dialled {
+                Ok(fetcher) => self.give_over(fetcher, &share, assembly).await,
+                Err(error) => Err(error),
+            }
         };
+        let given = tokio::time::timeout(time_max, giving).await;
         match given {
-            Ok(()) => Some(self),
-            Err(error) => {
+            Ok(Ok(())) => Some(self),
+            Ok(Err(error)) => {
                 error.report();
+                if is_partial {
+                    failed.borrow_mut().insert(self.member);
+                }
+                None
+            }
+            Err(_) => {
+                let (member, seconds) = (self.member, time_max.as_secs());
+                tracing::debug!(member, seconds, "a member has not given all that it has of a file");
                 None
             }
         }
@@ -103,14 +218,14 @@ impl MemberCopy {
         let mut place = |chunk: ChunkRef, came: bytes::Bytes| {
             assembly.borrow_mut().put(member, manifest.chunk_start(chunk), &came)
         };
-        fetcher.read((self.model, manifest), share, &mut self.refused, &mut place).await
+        fetcher.read((self.of, manifest), share, &mut self.refused, &mut place).await
     }
 }
 
 impl<'a> Members<'a> {
     /// Of the cluster as it is when they are asked. Must be called within the node's runtime.
     pub fn new(shared: &'a DownloadsInner) -> Self {
-        let state = State { given: SourceBytes::new(Instant::now()), silent: BTreeSet::new() };
+        let state = State { given: SourceBytes::new(Instant::now()), silent: BTreeMap::new(), file: None };
         Self { shared, runtime: Handle::current(), state: Mutex::new(state) }
     }
 
@@ -131,33 +246,95 @@ impl<'a> Members<'a> {
         leave: &LeaveRange<'_>,
         take: &mut TakeRange<'_>,
     ) -> Result<(), HubError> {
-        let copies = self.copies(file).await;
+        let (copies, others) = self.copies(file).await;
+        let awaited: BTreeSet<(u64, u64)> = self.share_out(file, &others).into_iter().collect();
+        let leave_own = |range: (u64, u64)| {
+            if !awaited.contains(&range) {
+                leave(range);
+            }
+        };
         let endpoint = self.shared.library.endpoint();
+        let failed = RefCell::default();
         let note = |member: &str, bytes: u64| self.lock().given.note(member.to_owned(), bytes);
-        gather(endpoint, copies, file.ranges, leave, take, &note).await
+        let taken = gather(endpoint, copies, file.ranges, &leave_own, take, (&note, &failed)).await;
+        let (mut state, now) = (self.lock(), Instant::now());
+        for member in failed.into_inner() {
+            self.looks(&mut state, file).members.remove(&member);
+            state.silent.insert(member, now);
+        }
+        taken
     }
 
-    /// What members have of the file, that of the nearest first.
-    async fn copies(&self, file: &WantedFile<'_>) -> Vec<MemberCopy> {
-        let mut nodes = nearest_first(&self.shared.view.borrow());
-        nodes.retain(|node| !self.lock().silent.contains(&node.name));
+    /// Of a file that others fetch, too, what is left to them.
+    fn share_out(&self, file: &WantedFile<'_>, others: &[OtherFetch]) -> Vec<(u64, u64)> {
+        let mut state = self.lock();
+        let looks = self.looks(&mut state, file);
+        if looks.others != others.len() {
+            looks.others = others.len();
+            tracing::info!(
+                target: "events::model",
+                members = others.len(),
+                bytes = file.size,
+                "a file is shared out among those that fetch it at the moment"
+            );
+        }
+        looks.awaited = looks.sharing.awaited(Instant::now(), file, others);
+        looks.awaited.clone()
+    }
+
+    /// What is known of this file.
+    fn looks<'s>(&self, state: &'s mut State, file: &WantedFile<'_>) -> &'s mut FileLooks {
+        if state.file.as_ref().is_some_and(|looks| looks.sha256 != file.sha256) {
+            state.file = None;
+        }
+        let own = || self.shared.node_id.parse().unwrap_or(NodeId([0; 32]));
+        state.file.get_or_insert_with(|| FileLooks::new(file.sha256, own()))
+    }
+
+    /// Whom to ask of the file now, the nearest first, and of whom also a model that has it.
+    fn due(&self, file: &WantedFile<'_>) -> Vec<(NodeView, bool)> {
+        let nodes = nearest_first(&self.shared.view.borrow());
+        let (mut state, now) = (self.lock(), Instant::now());
+        state.silent.retain(|_, since| now.saturating_duration_since(*since) < SILENT_FOR);
+        let mut due = Vec::new();
+        for node in nodes {
+            if !state.silent.contains_key(&node.name)
+                && let Some(asks_copy) = self.looks(&mut state, file).is_due(&node.name, now)
+            {
+                due.push((node, asks_copy));
+            }
+        }
+        due
+    }
+
+    /// What members have of the file, that of the nearest first; and how far those are that fetch it, too.
+    async fn copies(&self, file: &WantedFile<'_>) -> (Vec<MemberCopy>, Vec<OtherFetch>) {
+        let due = self.due(file);
         let endpoint = self.shared.library.endpoint();
-        let asked = join_all(nodes.iter().map(|node| copy_of(endpoint, node, file))).await;
-        let mut copies = Vec::new();
-        for (answer, node) in asked.into_iter().zip(nodes) {
+        let asked =
+            join_all(due.iter().map(|(node, asks_copy)| copies_of(endpoint, node, file, *asks_copy))).await;
+        let (mut copies, mut others) = (Vec::new(), Vec::new());
+        let (mut state, now) = (self.lock(), Instant::now());
+        for (answer, (node, asks_copy)) in asked.into_iter().zip(due) {
             match answer {
-                Ok(copy) => copies.extend(copy),
+                Ok((copy, other)) => {
+                    self.looks(&mut state, file).note(&node.name, now, asks_copy, other.is_some());
+                    if let Some((holder, other)) = other {
+                        let held = other.state.held.clone();
+                        copies.push(MemberCopy::partial(node.name, holder, file, held));
+                        others.push(other);
+                    }
+                    copies.extend(copy);
+                }
                 Err(error) => {
-                    tracing::debug!(
-                        peer = node.name,
-                        error = chain(&error),
-                        "a member does not say what it has"
-                    );
-                    self.lock().silent.insert(node.name);
+                    let (peer, error) = (&node.name, chain(&error));
+                    tracing::debug!(peer, error, "a member does not say what it has");
+                    self.looks(&mut state, file).members.remove(&node.name);
+                    state.silent.insert(node.name, now);
                 }
             }
         }
-        copies
+        (copies, others)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -182,7 +359,15 @@ impl Nearby for Members<'_> {
     }
 
     fn asked_again_after(&self) -> Option<Duration> {
-        Some(AGAIN_AFTER)
+        Some(self.lock().file.as_ref().map_or(AGAIN_AFTER, FileLooks::again_after))
+    }
+
+    fn awaited(&self) -> Vec<(u64, u64)> {
+        self.lock().file.as_mut().map(|looks| std::mem::take(&mut looks.awaited)).unwrap_or_default()
+    }
+
+    fn partial_files(&self) -> Option<&PartialFiles> {
+        Some(self.shared.library.partial_files())
     }
 
     fn givers(&self) -> String {
@@ -210,13 +395,28 @@ fn nearest_first(view: &ClusterView) -> Vec<NodeView> {
     nodes
 }
 
-async fn copy_of(
+/// What a member has of the file, of a model if `asks_copy`; and how far it is with fetching it itself.
+async fn copies_of(
     endpoint: &Endpoint,
     node: &NodeView,
     file: &WantedFile<'_>,
-) -> Result<Option<MemberCopy>, MemberError> {
+    asks_copy: bool,
+) -> Result<(Option<MemberCopy>, Option<(Holder, OtherFetch)>), MemberError> {
     let holder = holder_of(node)?;
     let mut fetcher = Fetcher::dial(endpoint, holder.node, &holder.addresses).await?;
+    let state = fetcher.partial_file(file.sha256, file.size).await?;
+    let fetch = state.map(|state| OtherFetch { node: holder.node.0, state });
+    let other = fetch.map(|fetch| (holder.clone(), fetch));
+    let copy =
+        if asks_copy { copy_of(&mut fetcher, (node.name.as_str(), holder), file).await? } else { None };
+    Ok((copy, other))
+}
+
+async fn copy_of(
+    fetcher: &mut Fetcher,
+    (member, holder): (&str, Holder),
+    file: &WantedFile<'_>,
+) -> Result<Option<MemberCopy>, MemberError> {
     let Some(copy) = fetcher.copy_of(file.sha256).await? else { return Ok(None) };
     let manifest = fetcher.manifest(copy.model).await?;
     // It may have become another file of that name.
@@ -224,12 +424,12 @@ async fn copy_of(
         return Ok(None);
     }
     let held = match &manifest.hub {
-        Some(_) => Some(fetcher.held(&manifest).await?.held),
-        None => None,
+        Some(_) => HeldPart::Layers(fetcher.held(&manifest).await?.held),
+        None => HeldPart::All,
     };
     let layout = Layout { file: copy.file, size: file.size, chunk_bytes: manifest.chunk_bytes };
-    let (member, refused) = (node.name.clone(), RefusedChunks::default());
-    Ok(Some(MemberCopy { member, holder, model: copy.model, manifest, layout, held, refused }))
+    let (member, of) = (member.to_owned(), AskedOf::Model(copy.model));
+    Ok(Some(MemberCopy { member, holder, of, manifest, layout, held, refused: RefusedChunks::default() }))
 }
 
 /// Those that cut the file alike, the largest group first.
@@ -254,7 +454,7 @@ async fn gather(
     ranges: &[(u64, u64)],
     leave: &LeaveRange<'_>,
     take: &mut TakeRange<'_>,
-    note: &NoteGiven<'_>,
+    (note, failed): (&NoteGiven<'_>, &RefCell<BTreeSet<String>>),
 ) -> Result<(), HubError> {
     let groups = by_layout(copies);
     let parts = |range: (u64, u64)| -> Vec<(u64, u64)> {
@@ -270,8 +470,10 @@ async fn gather(
         loop {
             let missing = assembly.borrow().missing(layout);
             let shared = SharedChunks::new(&missing);
-            let asks: Vec<_> =
-                group.into_iter().map(|copy| copy.give(endpoint, shared.share(), &assembly)).collect();
+            let asks: Vec<_> = group
+                .into_iter()
+                .map(|copy| copy.give(endpoint, shared.share(), &assembly, failed))
+                .collect();
             let answers: Vec<_> =
                 futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect().await;
             group = answers.into_iter().flatten().collect();
@@ -288,7 +490,6 @@ mod tests {
     use std::sync::{Arc, LazyLock};
 
     use exo_hub::GivenRange;
-    use exo_store::{FileEntry, ModelKind};
 
     use super::*;
     use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_HANGS_UP};
@@ -311,10 +512,10 @@ mod tests {
         MemberCopy {
             member: name.to_owned(),
             holder: Holder { node: member.node, addresses: vec![member.address] },
-            model: manifest.root(),
+            of: AskedOf::Model(manifest.root()),
             manifest,
             layout: Layout { file: 0, size, chunk_bytes },
-            held: None,
+            held: HeldPart::All,
             refused: RefusedChunks::default(),
         }
     }
@@ -350,7 +551,8 @@ mod tests {
         let note = |member: &str, _: u64| {
             givers.lock().unwrap().insert(member.to_owned());
         };
-        gather(endpoint, copies, ranges, &leave, &mut take, &note).await.unwrap();
+        let failed = RefCell::default();
+        gather(endpoint, copies, ranges, &leave, &mut take, (&note, &failed)).await.unwrap();
         (bytes, all_holes, givers.into_inner().unwrap())
     }
 
@@ -395,6 +597,49 @@ mod tests {
             assert_eq!(givers.iter().map(String::as_str).collect::<Vec<_>>(), expected_givers);
             assert!(bytes == expected, "{small_refuses} {large_refuses}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_a_member_has_of_a_file_that_it_fetches_comes_from_it_in_blocks() {
+        let size = FILE.len() as u64;
+        let state_of = |held: &[u8]| postcard::to_allocvec(&Some((held.to_vec(), vec![0u8]))).unwrap();
+        let (state, other_size) = (state_of(&[1]), state_of(&[1, 1]));
+        let member = FakeMember::start(move |ask| match ask {
+            Ask::PartialFile { sha256: [8, ..], .. } => (KIND_BYTES, other_size.clone()),
+            Ask::PartialFile { .. } => (KIND_BYTES, state.clone()),
+            Ask::PartialBlock { sha256: [7, ..], block } => {
+                let at = block as usize * BLOCK_BYTES;
+                (KIND_BYTES, FILE[at..at + BLOCK_BYTES].to_vec())
+            }
+            _ => (KIND_REFUSED, b"no block".to_vec()),
+        })
+        .await;
+        let (mut fetcher, ranges) = (member.dialled().await, [(0, size)]);
+        let state = fetcher.partial_file([7; 32], size).await.unwrap().unwrap();
+        assert!(state.held.has(0) && !state.coming.has(0));
+        let error = fetcher.partial_file([8; 32], size).await.unwrap_err();
+        assert!(matches!(error, FetchError::Wrong { .. }), "{error}");
+        let file = WantedFile { sha256: [7; 32], size, ranges: &ranges };
+        let holder = Holder { node: member.node, addresses: vec![member.address] };
+        let copies = vec![MemberCopy::partial("ann".to_owned(), holder, &file, state.held)];
+        let (bytes, holes, givers) = gathered(&member.own, copies, &ranges).await;
+        assert!(bytes == *FILE && holes.is_empty() && givers.contains("ann"), "{holes:?} {givers:?}");
+    }
+
+    #[test]
+    fn a_member_that_fetches_the_file_is_asked_soon_again_and_others_less_and_less_often() {
+        let (mut looks, start) = (FileLooks::new([7; 32], NodeId([1; 32])), Instant::now());
+        assert_eq!(looks.is_due("ann", start), Some(true));
+        let mut waits = Vec::new();
+        for _ in 0..7 {
+            looks.note("ann", start, true, false);
+            waits.push(looks.again_after().as_secs());
+        }
+        assert_eq!(waits, [1, 2, 4, 8, 16, 20, 20]);
+        looks.note("ann", start + AGAIN_AFTER, false, true);
+        assert_eq!(looks.is_due("ann", start + AGAIN_AFTER), None);
+        let next = start + AGAIN_AFTER + looks.again_after();
+        assert_eq!((looks.again_after(), looks.is_due("ann", next)), (SHARED_AGAIN_AFTER, Some(true)));
     }
 
     /// Brings the file from two members that take a moment for each answer, of which the second makes

@@ -11,7 +11,7 @@ use exo_types::ModelId;
 use tokio::sync::mpsc;
 
 use super::Library;
-use crate::bulk::{FetchError, Fetcher, RefusedChunks, SharedChunks};
+use crate::bulk::{AskedOf, FetchError, Fetcher, RefusedChunks, SharedChunks};
 use crate::hub_bytes::HubBytesError;
 use crate::library_error::LibraryError;
 
@@ -104,7 +104,7 @@ impl Library {
         for chunk in missing.clone() {
             let (asked, mut given) = (SharedChunks::new(&[chunk]), None);
             let mut keep = |_: ChunkRef, came: bytes::Bytes| given.replace(came).is_none();
-            fetcher.read((id, manifest), &asked.whole(), &mut refused, &mut keep).await?;
+            fetcher.read((AskedOf::Model(id), manifest), &asked.whole(), &mut refused, &mut keep).await?;
             let Some(bytes) = given else { continue };
             let store = self.store().clone();
             let written = tokio::task::spawn_blocking(move || store.repair_chunk(id, chunk, &bytes)).await;
