@@ -174,14 +174,18 @@ impl Settings {
 #[derive(Subcommand)]
 pub enum Command {
     /// Start a node (what `exo` alone does)
-    #[command(after_help = "Examples:\n  exo start --peer 192.168.1.20:52416\n  \
+    #[command(
+        alias = "serve",
+        after_help = "Examples:\n  exo start --peer 192.168.1.20:52416\n  \
                             exo start                    computes on the cards that give the right answers, else the processor\n  \
                             exo start --device RTX       on that card, by the backend that is fastest there\n  \
                             exo start --backend cpu      on the processor; asks no driver\n  \
-                            EXO_BACKEND=vulkan exo start --device 1   on the second card that Vulkan shows, whatever it is")]
+                            EXO_BACKEND=vulkan exo start --device 1   on the second card that Vulkan shows, whatever it is"
+    )]
     Start,
     /// Answer a prompt with a model, or chat with it; uses the running node, else starts one for the while
     #[command(
+        alias = "chat",
         after_help = "Examples:\n  exo run demo \"Put 9, 3, 7 in order.\"\n  exo run ./model.gguf\n  exo run hf.co/ORG/REPO:Q4_K_M    fetches it first\n  \
                             echo \"What is 2 + 2?\" | exo run demo\n  git diff | exo run demo What changes here?"
     )]
@@ -201,6 +205,7 @@ pub enum Command {
     Open(Open),
     /// Show nodes, devices, instances and links of the cluster
     #[command(
+        alias = "ps",
         after_help = "Examples:\n  exo status --json | jq .instances\n  exo status --watch      again whenever something changes\n  exo status --requests   what runs and waits here, without its text"
     )]
     Status(Status),
@@ -268,6 +273,7 @@ pub enum Command {
     Prune(Json),
     /// List models, make one known, keep one on this disk, or forget one
     #[command(
+        alias = "list",
         after_help = "Examples:\n  exo models\n  exo models --found    what other programs have on this disk\n  exo models add ~/models/llama-3.2-1b-Q8_0.gguf\n  \
                             exo models keep llama-3.2-1b-Q8_0    on this disk, however full that is\n  \
                             exo models remove llama-3.2-1b-Q8_0"
@@ -300,7 +306,7 @@ pub enum Command {
     /// describes; nothing is loaded
     #[command(
         after_help = "Examples:\n  exo plan demo\n  exo plan llama-3.1-8b --streams 8 --objective throughput\n  \
-                            exo plan demo --pin desktop/gpu0=20 --exclude laptop\n  \
+                            exo plan demo --pin desktop/cuda-0=5 --exclude laptop\n  \
                             exo plan --shape llama-70b --type q4_k_m                       a model that is not here\n  \
                             exo plan --shape llama-70b --type q4_k_m --cluster lab.toml    no node, no file\n  \
                             exo plan --save-cluster lab.toml                               what was measured here"
