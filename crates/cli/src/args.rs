@@ -423,8 +423,8 @@ pub enum Command {
                             exo bench ./model.gguf --json > bench.json\n  \
                             exo bench --shape llama-8b --type q4_0 --backend cuda    random weights, no file\n\n\
                             Each sample stands beside a probe taken at the same moment: decode beside the machine's read \
-                            bandwidth\n(2 MiB pages), prefill beside the rate of its multiply-add instruction; on a graphics \
-                            processor, decode beside\nwhat a copy within its memory reads and writes."
+                            bandwidth (2 MiB pages), prefill beside the rate of its multiply-add instruction; on a graphics \
+                            processor, decode beside what a copy within its memory reads and writes."
     )]
     Bench(Bench),
     /// Make a smaller GGUF file of a model, or a GGUF file of a Hugging Face folder
@@ -433,7 +433,7 @@ pub enum Command {
                             exo quantize ./model-F16.gguf q8_0 -o ./small.gguf\n  \
                             exo quantize ./model-Q8_0.gguf q4_0 --requantize    rounds twice; from F16 is better\n\n\
                             Bits for each weight, of a model with large matrices: f16 and bf16 16, q8_0 8.5, q6_k 6.6, \
-                            q5_k_m 5.7, q4_k_m 4.9,\nq4_0 4.5. The file is named after model and type, and loads in \
+                            q5_k_m 5.7, q4_k_m 4.9, q4_0 4.5. The file is named after model and type, and loads in \
                             llama.cpp too. `exo perplexity` shows what a type costs."
     )]
     Quantize(Quantize),
@@ -441,8 +441,8 @@ pub enum Command {
     #[command(after_help = "Examples:\n  exo perplexity ./model.gguf --text wiki.test.raw\n  \
                             exo perplexity ./model.gguf --text wiki.test.raw --context 1024 --chunks 20 --kv q8\n\n\
                             The text is cut into chunks of --context tokens; in the second half of each, every token is \
-                            scored after those\nbefore it. 1 is certainty. Two models or types compare on the same text \
-                            and context only; llama-perplexity's\nnumbers (with the same -c) compare too.")]
+                            scored after those before it. 1 is certainty. Two models or types compare on the same text \
+                            and context only; llama-perplexity's numbers (with the same -c) compare too.")]
     Perplexity(Perplexity),
     /// Check what works on this machine and what does not, with the next step
     #[command(

@@ -59,7 +59,7 @@ impl Links {
                 self.prefer(node, remote);
                 out.push(send(id, Outgoing::Accept { incarnation: self.incarnation }));
             } else if via == Transport::Quic {
-                // The socket that listens dials over QUIC: a member that came back elsewhere is reached there.
+                // The socket that listens dials over QUIC, also where a member is elsewhere than it was.
                 let from = SocketAddr::new(remote.ip().to_canonical(), remote.port());
                 self.addresses.learn(node, &[from]);
             }
