@@ -753,7 +753,7 @@ pub struct Place {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
     /// Sequences that may run at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
     /// Split over at least this many devices, whichever nodes they are of
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -823,7 +823,7 @@ pub struct Plan {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
     /// Sequences that may run at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
     /// Sequences that do run at once
     #[arg(long, value_name = "N")]

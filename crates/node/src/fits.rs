@@ -264,7 +264,7 @@ pub fn fit_one(
 ) -> Result<FitsView, ReferenceError> {
     let model = match find_known(text) {
         Some(known) => fit_known(cluster, known),
-        None => match text.parse() {
+        None => match text.parse::<Reference>() {
             Ok(Reference::Hub(hub)) => {
                 let client = Client::new(settings?);
                 fit_reference(cluster, &mut HeadReader::new(&client, cancel, data_dir), &hub)?
