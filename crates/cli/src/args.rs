@@ -174,14 +174,18 @@ impl Settings {
 #[derive(Subcommand)]
 pub enum Command {
     /// Start a node (what `exo` alone does)
-    #[command(after_help = "Examples:\n  exo start --peer 192.168.1.20:52416\n  \
+    #[command(
+        alias = "serve",
+        after_help = "Examples:\n  exo start --peer 192.168.1.20:52416\n  \
                             exo start                    computes on the cards that give the right answers, else the processor\n  \
                             exo start --device RTX       on that card, by the backend that is fastest there\n  \
                             exo start --backend cpu      on the processor; asks no driver\n  \
-                            EXO_BACKEND=vulkan exo start --device 1   on the second card that Vulkan shows, whatever it is")]
+                            EXO_BACKEND=vulkan exo start --device 1   on the second card that Vulkan shows, whatever it is"
+    )]
     Start,
     /// Answer a prompt with a model, or chat with it; uses the running node, else starts one for the while
     #[command(
+        alias = "chat",
         after_help = "Examples:\n  exo run demo \"Put 9, 3, 7 in order.\"\n  exo run ./model.gguf\n  exo run hf.co/ORG/REPO:Q4_K_M    fetches it first\n  \
                             echo \"What is 2 + 2?\" | exo run demo\n  git diff | exo run demo What changes here?"
     )]
@@ -201,6 +205,7 @@ pub enum Command {
     Open(Open),
     /// Show nodes, devices, instances and links of the cluster
     #[command(
+        alias = "ps",
         after_help = "Examples:\n  exo status --json | jq .instances\n  exo status --watch      again whenever something changes\n  exo status --requests   what runs and waits here, without its text"
     )]
     Status(Status),
@@ -268,6 +273,7 @@ pub enum Command {
     Prune(Json),
     /// List models, make one known, keep one on this disk, or forget one
     #[command(
+        alias = "list",
         after_help = "Examples:\n  exo models\n  exo models --found    what other programs have on this disk\n  exo models add ~/models/llama-3.2-1b-Q8_0.gguf\n  \
                             exo models keep llama-3.2-1b-Q8_0    on this disk, however full that is\n  \
                             exo models remove llama-3.2-1b-Q8_0"
@@ -300,7 +306,7 @@ pub enum Command {
     /// describes; nothing is loaded
     #[command(
         after_help = "Examples:\n  exo plan demo\n  exo plan llama-3.1-8b --slots 8 --objective throughput\n  \
-                            exo plan demo --pin desktop/gpu0=20 --exclude laptop\n  \
+                            exo plan demo --pin desktop/cuda-0=5 --exclude laptop\n  \
                             exo plan --shape llama-70b --type q4_k_m                       a model that is not here\n  \
                             exo plan --shape llama-70b --type q4_k_m --cluster lab.toml    no node, no file\n  \
                             exo plan --save-cluster lab.toml                               what was measured here"
@@ -417,8 +423,8 @@ pub enum Command {
                             exo bench ./model.gguf --json > bench.json\n  \
                             exo bench --shape llama-8b --type q4_0 --backend cuda    random weights, no file\n\n\
                             Each sample stands beside a probe taken at the same moment: decode beside the machine's read \
-                            bandwidth\n(2 MiB pages), prefill beside the rate of its multiply-add instruction; on a graphics \
-                            processor, decode beside\nwhat a copy within its memory reads and writes."
+                            bandwidth (2 MiB pages), prefill beside the rate of its multiply-add instruction; on a graphics \
+                            processor, decode beside what a copy within its memory reads and writes."
     )]
     Bench(Bench),
     /// Make a smaller GGUF file of a model, or a GGUF file of a Hugging Face folder
@@ -427,7 +433,7 @@ pub enum Command {
                             exo quantize ./model-F16.gguf q8_0 -o ./small.gguf\n  \
                             exo quantize ./model-Q8_0.gguf q4_0 --requantize    rounds twice; from F16 is better\n\n\
                             Bits for each weight, of a model with large matrices: f16 and bf16 16, q8_0 8.5, q6_k 6.6, \
-                            q5_k_m 5.7, q4_k_m 4.9,\nq4_0 4.5. The file is named after model and type, and loads in \
+                            q5_k_m 5.7, q4_k_m 4.9, q4_0 4.5. The file is named after model and type, and loads in \
                             llama.cpp too. `exo perplexity` shows what a type costs."
     )]
     Quantize(Quantize),
@@ -435,8 +441,8 @@ pub enum Command {
     #[command(after_help = "Examples:\n  exo perplexity ./model.gguf --text wiki.test.raw\n  \
                             exo perplexity ./model.gguf --text wiki.test.raw --context 1024 --chunks 20 --kv q8\n\n\
                             The text is cut into chunks of --context tokens; in the second half of each, every token is \
-                            scored after those\nbefore it. 1 is certainty. Two models or types compare on the same text \
-                            and context only; llama-perplexity's\nnumbers (with the same -c) compare too.")]
+                            scored after those before it. 1 is certainty. Two models or types compare on the same text \
+                            and context only; llama-perplexity's numbers (with the same -c) compare too.")]
     Perplexity(Perplexity),
     /// Check what works on this machine and what does not, with the next step
     #[command(
@@ -747,7 +753,7 @@ pub struct Place {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
     /// Sequences that may run at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
     /// Split over at least this many devices, whichever nodes they are of
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -817,7 +823,7 @@ pub struct Plan {
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
     /// Sequences that may run at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub slots: Option<u32>,
     /// Sequences that do run at once
     #[arg(long, value_name = "N")]

@@ -47,18 +47,19 @@ pub async fn running(config: &Config) -> anyhow::Result<Client> {
     let data_dir = config.data_dir();
     match Client::running(&data_dir).await {
         Some(client) => Ok(client),
-        None => Err(no_answer(&data_dir).into()),
+        None => Err(no_answer(&data_dir)),
     }
 }
 
-/// Why no node answers on a data folder: there is none, or it is there and silent.
-fn no_answer(path: &Path) -> CommandError {
+/// Why no node answers on a data folder: there is none, it is there and silent, or it is another user's.
+fn no_answer(path: &Path) -> anyhow::Error {
     let data_dir = path.display().to_string();
     match DataDir::check_free(path) {
+        Ok(()) => CommandError::NoNode { data_dir }.into(),
         Err(FilesError::InUse { pid, .. }) => {
             let seconds = Client::of(path).map(|_| HEALTH_MAX.as_secs());
-            CommandError::NodeSilent { data_dir, pid, seconds }
+            CommandError::NodeSilent { data_dir, pid, seconds }.into()
         }
-        _ => CommandError::NoNode { data_dir },
+        Err(error) => error.into(),
     }
 }

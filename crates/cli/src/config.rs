@@ -3,9 +3,11 @@
 //! Every setting passes through text, so one table serves flags, environment, file, `exo config` and the
 //! manual.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -285,7 +287,13 @@ impl Config {
             };
             values.insert(key.name, value);
         }
+        if let Some(folder) = values.get_mut("data_dir") {
+            folder.text = with_home(&folder.text)?;
+        }
         let mut config = Self { values, api_keys: keys_of_file, file: path, log: LogCapture::default() };
+        if config.text("data_dir").is_empty() {
+            return Err(config.refused("data_dir", "name a folder, or leave it out").into());
+        }
         if !matches!(config.source("api_keys"), Source::File(_)) {
             config.api_keys = NamedKey::list(config.text("api_keys"));
         }
@@ -322,9 +330,17 @@ impl Config {
     /// A setting as a value; the error says where the text came from.
     pub fn parse<T: FromStr>(&self, name: &str) -> anyhow::Result<T>
     where
-        T::Err: fmt::Display,
+        T::Err: fmt::Display + 'static,
     {
-        self.text(name).trim().parse().map_err(|error| self.refused(name, error).into())
+        self.text(name).trim().parse::<T>().map_err(|error| self.refused(name, reason_of(&error)).into())
+    }
+
+    /// A setting that counts what there is at least one of.
+    pub fn count(&self, name: &str) -> anyhow::Result<u32> {
+        match self.parse::<u32>(name)? {
+            0 => Err(self.refused(name, "it must be 1 or more").into()),
+            count => Ok(count),
+        }
     }
 
     /// What is wrong with a setting, with its value and where that came from.
@@ -354,7 +370,7 @@ impl Config {
     /// A setting that was given on the command line.
     pub fn flag<T: FromStr>(&self, name: &str) -> anyhow::Result<Option<T>>
     where
-        T::Err: fmt::Display,
+        T::Err: fmt::Display + 'static,
     {
         let given = self.value(name).source == Source::Flag;
         given.then(|| self.parse(name)).transpose()
@@ -540,6 +556,27 @@ fn strategy() -> anyhow::Result<impl BaseStrategy> {
         .context("no home folder is known; set HOME, or give --data-dir and --config")
 }
 
+/// A path with the home folder for a `~` at its start: in a file, in a service's variable and in
+/// `--data-dir=~/exo` no shell puts it there.
+fn with_home(path: &str) -> anyhow::Result<String> {
+    match path.strip_prefix('~') {
+        Some(rest) if rest.is_empty() || rest.starts_with(std::path::is_separator) => {
+            Ok(format!("{}{rest}", strategy()?.home_dir().display()))
+        }
+        _ => Ok(path.to_owned()),
+    }
+}
+
+/// Why a text is no value. The standard library's words for whole numbers name neither number nor range.
+fn reason_of<E: fmt::Display + 'static>(error: &E) -> String {
+    let of_number = (error as &dyn Any).downcast_ref::<ParseIntError>();
+    match of_number.map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow) => "it is too large a number".to_owned(),
+        Some(_) => "it must be a whole number, and not below zero".to_owned(),
+        None => error.to_string(),
+    }
+}
+
 fn default_of(key: &Key) -> anyhow::Result<String> {
     match key.name {
         "data_dir" => Ok(strategy()?.data_dir().join("exo").display().to_string()),
@@ -662,7 +699,34 @@ mod tests {
         assert_eq!(threads("3").unwrap(), Some(3));
         let error = threads("0").unwrap_err().to_string();
         assert!(error.contains("`threads` is `0` (from flag)") && error.contains("1 or more"), "{error}");
-        assert!(threads("-1").unwrap_err().to_string().contains("`-1`"));
+        let error = threads("-1").unwrap_err().to_string();
+        assert!(error.contains("`-1`") && error.contains("a whole number"), "{error}");
+    }
+
+    #[test]
+    fn there_is_at_least_one_slot_and_one_token_of_context() {
+        let count = |name, text: &str| resolve(&[(name, text)], &[], "").unwrap().count(name);
+        assert_eq!(count("slots", "3").unwrap(), 3);
+        for (name, wrong, why) in [
+            ("slots", "0", "1 or more"),
+            ("context_tokens", "0", "1 or more"),
+            ("slots", "5000000000", "too large"),
+        ] {
+            let error = count(name, wrong).unwrap_err().to_string();
+            assert!(error.contains(&format!("`{name}` is `{wrong}`")) && error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_data_folder_below_the_home_folder_may_begin_with_a_tilde() {
+        let folder = |text: &str| Ok::<_, anyhow::Error>(resolve(&[("data_dir", text)], &[], "")?.data_dir());
+        let home = strategy().unwrap().home_dir().to_owned();
+        assert_eq!(folder("~/exo").unwrap(), home.join("exo"));
+        assert_eq!(resolve(&[], &[], "data_dir = \"~\"").unwrap().data_dir(), home);
+        for plain in ["~exo", "./~/exo", "exo"] {
+            assert_eq!(folder(plain).unwrap(), Path::new(plain));
+        }
+        assert!(folder("").unwrap_err().to_string().contains("leave it out"));
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn hint(code: &str) -> Option<&'static str> {
         "setting_memory_mib" => "leave --memory-mib out to take what is free less a reserve",
         "already_quantised" => "take the F16 or BF16 file of the model, or add --requantize",
         "file_exists" => "add --force to replace it, or name another file with -o",
-        "file_is_source" => "name another file with -o",
+        "file_is_source" | "not_a_file" => "name another file with -o",
         "permission_denied" => "check who owns the file or folder, or give --data-dir a folder of your own",
         "read_only" => "mount it so that it can be written, or give --data-dir another folder",
         "disk_failed" => {

@@ -293,7 +293,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         unload_idle_after: config.unload_idle_after()?,
         stream_pause_max: config.stream_pause_max()?,
         context_tokens,
-        slots: config.parse("slots")?,
+        slots: config.count("slots")?,
         cache_tokens,
         kv: config.parse("kv")?,
         embedding_pooling: config.embedding_pooling()?,
@@ -319,7 +319,7 @@ fn device(config: &Config) -> anyhow::Result<DeviceChoice> {
 
 /// Context and cache. A context that nobody has set is no longer than the cache.
 fn cache(config: &Config) -> anyhow::Result<(u32, Option<u32>)> {
-    let context_tokens: u32 = config.parse("context_tokens")?;
+    let context_tokens = config.count("context_tokens")?;
     if config.text("cache_tokens").trim().is_empty() {
         return Ok((context_tokens, None));
     }

@@ -59,6 +59,14 @@ fn a_variable_that_is_misspelt_is_named_where_settings_are_read() {
 }
 
 #[test]
+fn words_of_other_programs_are_taken() {
+    for (word, command) in [("serve", "start"), ("chat", "run"), ("ps", "status"), ("list", "models")] {
+        let shown = stdout(&run(&[word, "--help"]));
+        assert!(shown.contains(&format!("Usage: exo {command}")), "{word}: {shown}");
+    }
+}
+
+#[test]
 fn a_number_below_zero_is_refused_with_what_is_allowed() {
     for (args, allowed) in [
         (&["place", "demo", "--context", "-5"][..], "-5 is not in"),
@@ -308,6 +316,27 @@ fn a_data_folder_without_write_permission_is_named() {
         "{}",
         stderr(&output)
     );
+}
+
+#[test]
+#[cfg(unix)]
+fn of_another_users_data_folder_no_command_says_that_no_node_runs_there() {
+    use std::os::unix::fs::PermissionsExt;
+    if rustix::process::geteuid().is_root() {
+        let name = "of_another_users_data_folder_no_command_says_that_no_node_runs_there";
+        return support::skip(name, "root may look anywhere");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o000)).unwrap();
+    for command in [&["status"][..], &["stop"], &["leave", "--yes"]] {
+        let output = run(&[command, &["--data-dir", data.to_str().unwrap()]].concat());
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{command:?}: {}{text}", stdout(&output));
+        assert!(text.contains("Permission denied") && text.contains("hint: "), "{command:?}: {text}");
+    }
+    std::fs::set_permissions(&data, std::fs::Permissions::from_mode(0o700)).unwrap();
 }
 
 #[test]

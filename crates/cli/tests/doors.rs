@@ -233,6 +233,9 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
     );
     assert!(!status.contains("form a cluster anew"), "it is this node that is out: {status}");
     assert!(flat(&stdout(&loser.exo(&["admit"]))).contains("was removed from its cluster"));
+    assert!(stderr(&loser.exo(&["invite"])).contains("was removed from its cluster"));
+    let lines = stdout(&loser.exo(&["logs"]));
+    assert!(lines.contains(&format!(" {goes} ")), "its own lines say what happened: {lines}");
 
     let data_dir = loser.data_dir.clone();
     let leave = |args: &[&str]| finish(exo(args).arg("--data-dir").arg(&data_dir).stdin(Stdio::null()), SOON);
@@ -247,6 +250,9 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
         loser.log()
     );
     assert_eq!(stdout(&stopped), "the node has ended\n");
+    let log = loser.log();
+    let (_, since) = log.split_once("removed this node from its cluster").unwrap();
+    assert!(!since.contains("coordinates the cluster"), "it is in none: {since}");
     assert!(stdout(&leave(&["stop"])).starts_with("no node runs on "), "once more");
     let unasked = leave(&["leave"]);
     assert!(stderr(&unasked).contains("add --yes"), "{}", stderr(&unasked));

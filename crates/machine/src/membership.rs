@@ -180,7 +180,8 @@ impl NodeMachine {
         self.leader = Some((epoch, coordinator));
         let before = self.leader_last.replace(coordinator);
         self.view_changed();
-        if before.is_some_and(|node| node != coordinator) {
+        // Who was put out leads itself alone, which is no cluster.
+        if before.is_some_and(|node| node != coordinator) && !self.is_removed() {
             let name = self.name_of(coordinator);
             self.notice(Notice::Coordinator { name });
         }

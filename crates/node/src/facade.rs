@@ -179,7 +179,8 @@ impl Facade for NodeFacade {
     fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>> {
         Box::pin(async move {
             let view = self.view.borrow().clone();
-            log_capture::lines_of_all(&self.config.log, &self.endpoint, &view, query).await
+            let own = (&self.config.log, self.config.name.as_str());
+            log_capture::lines_of_all(own, &self.endpoint, &view, query).await
         })
     }
 

@@ -144,8 +144,15 @@ impl DataDir {
     /// Whether no other process holds this folder now. Makes nothing.
     pub fn check_free(path: &Path) -> Result<(), FilesError> {
         let lock_path = path.join("lock");
-        // Whatever else is wrong with the folder, opening it says.
-        let Ok(lock) = OpenOptions::new().read(true).write(true).open(&lock_path) else { return Ok(()) };
+        let lock = match OpenOptions::new().read(true).write(true).open(&lock_path) {
+            Ok(lock) => lock,
+            // Another user's: whether one holds it is not known.
+            Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(FilesError::Folder { path: path.to_owned(), source });
+            }
+            // Whatever else is wrong with the folder, opening it says.
+            Err(_) => return Ok(()),
+        };
         match lock.try_lock() {
             Err(std::fs::TryLockError::WouldBlock) => Err(FilesError::in_use(path, &lock_path)),
             _ => Ok(()),
@@ -155,7 +162,14 @@ impl DataDir {
     /// Makes the folder if need be and takes its lock.
     pub fn open(path: &Path) -> Result<Self, FilesError> {
         let folder = |source| FilesError::Folder { path: path.to_owned(), source };
-        std::fs::create_dir_all(path).map_err(folder)?;
+        std::fs::create_dir_all(path).map_err(|error| {
+            folder(match error.kind() {
+                io::ErrorKind::AlreadyExists => {
+                    io::Error::new(io::ErrorKind::NotADirectory, "it is there and is no folder")
+                }
+                _ => error,
+            })
+        })?;
         exo_stdx::restrict_to_owner(path).map_err(folder)?;
         let lock_path = path.join("lock");
         let mut options = OpenOptions::new();
@@ -498,6 +512,13 @@ mod tests {
         assert!(DataDir::check_free(dir.path()).is_ok());
         assert!(DataDir::check_free(&dir.path().join("nothing")).is_ok());
         assert!(DataDir::open(dir.path()).is_ok());
+    }
+
+    #[test]
+    fn a_file_is_no_data_folder() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let error = DataDir::open(file.path()).unwrap_err();
+        assert!(chain(&error).ends_with("it is there and is no folder"), "{}", chain(&error));
     }
 
     #[test]

@@ -264,13 +264,15 @@ pub fn fit_one(
 ) -> Result<FitsView, ReferenceError> {
     let model = match find_known(text) {
         Some(known) => fit_known(cluster, known),
-        None => {
-            let Reference::Hub(hub) = text.parse()? else {
-                return Err(ReferenceError::Unknown(text.to_owned()));
-            };
-            let client = Client::new(settings?);
-            fit_reference(cluster, &mut HeadReader::new(&client, cancel, data_dir), &hub)?
-        }
+        None => match text.parse::<Reference>() {
+            Ok(Reference::Hub(hub)) => {
+                let client = Client::new(settings?);
+                fit_reference(cluster, &mut HeadReader::new(&client, cancel, data_dir), &hub)?
+            }
+            // One word was meant as a name.
+            Err(error) if text.contains(['/', ':', '@']) => return Err(error.into()),
+            _ => return Err(ReferenceError::Unknown(text.to_owned())),
+        },
     };
     Ok(view(cluster, vec![model]))
 }

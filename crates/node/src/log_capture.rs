@@ -273,9 +273,9 @@ fn request_of(value: &str) -> Option<String> {
     REQUEST_DIGITS.contains(&digits.len()).then_some(digits)
 }
 
-/// The lines of this node and of those that are reached.
+/// The lines of this node, which is called `name`, and of those that are reached.
 pub async fn lines_of_all(
-    own: &LogCapture,
+    (own, name): (&LogCapture, &str),
     endpoint: &Endpoint,
     view: &ClusterView,
     query: LogQuery,
@@ -286,43 +286,48 @@ pub async fn lines_of_all(
         return Err(AdminError::Invalid { param: "limit".to_owned(), message });
     }
     let cursor = Cursor::parse(query.after.as_deref().unwrap_or_default());
-    let nodes = match &query.node {
-        None => view.nodes.iter().collect::<Vec<_>>(),
-        Some(wanted) => view.nodes.iter().filter(|node| node.id == *wanted || node.name == *wanted).collect(),
-    };
-    if let (Some(wanted), true) = (query.node, nodes.is_empty()) {
-        return Err(AdminError::NotFound { what: "node", name: wanted });
+    let is_wanted = |id: &str, name: &str| query.node.as_ref().is_none_or(|node| node == id || node == name);
+    let nodes: Vec<_> = view.nodes.iter().filter(|node| is_wanted(&node.id, &node.name)).collect();
+    // One that was removed is not in its own view of the cluster.
+    let is_out = !view.nodes.iter().any(|node| node.is_self) && is_wanted(&view.self_node, name);
+    if let (Some(wanted), true) = (&query.node, nodes.is_empty() && !is_out) {
+        return Err(AdminError::NotFound { what: "node", name: wanted.clone() });
     }
     let text = |text: Option<String>| text.map(|text| text.chars().take(NAME_BYTES_MAX).collect());
     let (target, request): (Option<String>, Option<String>) = (text(query.target), text(query.request));
+    let ask_behind = |id: &str| LogAsk {
+        level: query.level.map(|level| level as u8),
+        target: target.clone(),
+        request: request.clone(),
+        after: cursor.of(id),
+        limit,
+    };
     let mut asks = Vec::new();
     for node in nodes {
-        let ask = LogAsk {
-            level: query.level.map(|level| level as u8),
-            target: target.clone(),
-            request: request.clone(),
-            after: cursor.of(&node.id),
-            limit,
-        };
+        let ask = ask_behind(&node.id);
         asks.push(async move {
             let told = if node.is_self { Ok(own.answer(&ask)) } else { asked(endpoint, node, ask).await };
-            (node, told)
+            ((node.id.as_str(), node.name.as_str()), told)
         });
     }
     // Each in a bounded time, a few at once.
-    let answers: Vec<_> = futures_util::stream::iter(asks).buffered(ASKED_AT_ONCE).collect().await;
+    let mut answers: Vec<_> = futures_util::stream::iter(asks).buffered(ASKED_AT_ONCE).collect().await;
+    if is_out {
+        answers.push(((view.self_node.as_str(), name), Ok(own.answer(&ask_behind(&view.self_node)))));
+    }
     Ok(gather(answers, limit, cursor))
 }
 
+/// One answer of the lines of all; each node comes by its id and its name.
 fn gather(
-    answers: Vec<(&exo_api::NodeView, Result<LogAnswer, MemberError>)>,
+    answers: Vec<((&str, &str), Result<LogAnswer, MemberError>)>,
     limit: u32,
     mut cursor: Cursor,
 ) -> LogsView {
     let mut out = LogsView::default();
     let is_following = !cursor.0.is_empty();
-    for (node, told) in answers {
-        let (id, name) = (node.id.clone(), node.name.clone());
+    for ((id, name), told) in answers {
+        let (id, name) = (id.to_owned(), name.to_owned());
         match told {
             Ok(told) => {
                 cursor.set(&id, told.last);
@@ -453,14 +458,6 @@ mod tests {
 
     #[test]
     fn lines_of_many_nodes_come_in_order_and_a_cursor_leads_on() {
-        let node = |name: &str| -> exo_api::NodeView {
-            let id = name.repeat(8);
-            serde_json::from_value(serde_json::json!({
-                "id": id, "name": name, "is_self": false, "role": "worker", "status": "alive", "version": "",
-                "platform": "", "devices": [], "addresses": [], "mains_power": null,
-            }))
-            .unwrap()
-        };
         let line = |number: u64, at_unix_ms: u64| LogAnswerLine {
             number,
             at_unix_ms,
@@ -469,12 +466,11 @@ mod tests {
             request: Some("not hex".to_owned()),
             text: format!("line {number}\nforged"),
         };
-        let (a, b, c) = (node("a"), node("b"), node("c"));
         let answers = || {
             vec![
-                (&a, Ok(LogAnswer { last: 9, lines: vec![line(8, 10), line(9, 30)] })),
-                (&b, Ok(LogAnswer { last: 4, lines: vec![line(4, 20)] })),
-                (&c, Err(MemberError::Gone)),
+                (("aaaaaaaa", "a"), Ok(LogAnswer { last: 9, lines: vec![line(8, 10), line(9, 30)] })),
+                (("bbbbbbbb", "b"), Ok(LogAnswer { last: 4, lines: vec![line(4, 20)] })),
+                (("cccccccc", "c"), Err(MemberError::Gone)),
             ]
         };
         let view = gather(answers(), 2, Cursor::parse("nonsense,x:y"));

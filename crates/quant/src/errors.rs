@@ -16,6 +16,7 @@ impl QuantError {
             Self::AlreadyQuantised { .. } => "already_quantised",
             Self::Exists { .. } => "file_exists",
             Self::IsSource { .. } => "file_is_source",
+            Self::NotAFile { .. } => "not_a_file",
             Self::DiskFull { .. } => "disk_full",
             _ => "model_not_converted",
         }
@@ -89,6 +90,12 @@ pub enum QuantError {
     /// There is a file of that name.
     #[error("{} is already there", path.display())]
     Exists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// What has that name is a folder or a device, and not to be replaced.
+    #[error("{} is there and is no file", path.display())]
+    NotAFile {
         /// The path.
         path: PathBuf,
     },

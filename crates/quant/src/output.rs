@@ -42,6 +42,10 @@ impl Output {
             if model.files.iter().any(|f| f.path.exists() && same(&f.path)) {
                 return Err(QuantError::IsSource { path: path.to_owned() });
             }
+            // A rename would put the new file where `/dev/null` was.
+            if !path.is_file() {
+                return Err(QuantError::NotAFile { path: path.to_owned() });
+            }
             if !replace {
                 return Err(QuantError::Exists { path: path.to_owned() });
             }

@@ -198,6 +198,8 @@ fn what_is_there_stays_there() {
     let replace = Options { replace: true, ..OPTIONS };
     let error = run(exo_formats::open(&source).unwrap(), Target::F16, &source, replace).unwrap_err();
     assert!(matches!(error, QuantError::IsSource { .. }), "{error}");
+    let error = run(demo(), Target::Q8_0, folder.path(), replace).unwrap_err();
+    assert!(matches!(error, QuantError::NotAFile { .. }), "{error}");
     run(demo(), Target::Q8_0, &path, replace).unwrap();
     assert!(exo_formats::open(&path).is_ok());
     let left = std::fs::read_dir(folder.path()).unwrap().count();

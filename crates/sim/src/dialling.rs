@@ -137,8 +137,12 @@ impl World {
         (purpose, via, address): (Purpose, Transport, SocketAddr),
     ) {
         let links = [self.nodes[node].give_link(), self.nodes[target].give_link()];
-        let port = 40_000 + (links[0].0 % 20_000) as u16;
-        let from = SocketAddr::new(self.nodes[node].address.ip(), port);
+        let listens_at = self.nodes[node].address;
+        // Over QUIC the socket that listens dials, over TCP one of the link's own.
+        let from = match via {
+            Transport::Quic => listens_at,
+            Transport::Tcp => SocketAddr::new(listens_at.ip(), 40_000 + (links[0].0 % 20_000) as u16),
+        };
         let [dialler, acceptor] =
             [(node, links[0]), (target, links[1])].map(|(node, link)| (node, link, self.nodes[node].life));
         let ends = [

@@ -193,7 +193,7 @@ pub enum ChunkError {
 #[non_exhaustive]
 pub enum FindError {
     /// Nothing answers to it.
-    #[error("no model `{text}` here; known are {known}")]
+    #[error("no model `{text}` is known here; there are: {known}")]
     Nothing {
         /// What was asked for, cut short.
         text: String,

@@ -204,7 +204,7 @@ fn a_model_is_found_by_name_path_id_and_prefix() {
         assert_eq!(store.find(text).unwrap().id, record.id, "{text}");
     }
     let error = store.find("other").unwrap_err();
-    assert_eq!(error.to_string(), "no model `other` here; known are Tiny");
+    assert_eq!(error.to_string(), "no model `other` is known here; there are: Tiny");
     assert!(store.find(&id[..5]).is_err(), "too short to be an id");
     fs::create_dir(home.folder.path().join("x")).unwrap();
     add(&store, &home.model("x/Tiny.gguf", DType::F32));

@@ -71,8 +71,8 @@ async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<
     let (devices, links) =
         cluster_file::read(&text).with_context(|| format!("{} describes no cluster", path.display()))?;
     let kv: KvDType = config.parse("kv")?;
-    let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
-    let (slots, cache_tokens) = (config.parse("slots")?, config.flag::<u32>("cache_tokens")?);
+    let context_tokens = args.context.unwrap_or(config.count("context_tokens")?);
+    let (slots, cache_tokens) = (config.count("slots")?, config.flag::<u32>("cache_tokens")?);
     let (disks, known, fetches) = (Vec::new(), Arc::default(), None);
     let cluster =
         FitsCluster { devices, links, disks, known, fetches, context_tokens, slots, cache_tokens, kv };

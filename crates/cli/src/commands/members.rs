@@ -152,7 +152,8 @@ pub async fn set_role(config: &Config, node: &str, role: MemberRole, json: Json)
 /// Makes this node new again. Needs no node that runs, and no journal that can be read.
 pub fn leave(config: &Config, is_sure: bool) -> anyhow::Result<()> {
     let path = config.data_dir();
-    if !path.join("node.key").exists() {
+    let key = path.join("node.key").try_exists();
+    if !key.with_context(|| format!("cannot look into the data folder {}", path.display()))? {
         ui::line(format!("no node has been started in {}: it is as new", path.display()));
         return Ok(());
     }

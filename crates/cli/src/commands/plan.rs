@@ -129,9 +129,9 @@ fn described(
     let kv = config.flag::<KvType>("kv")?.map_or(config.parse("kv")?, KvDType::from);
     let (name, model_config, shape, weight_types) = model(config, args, kv)?;
     exo_node::check_context(args.context, shape.context_tokens_max)?;
-    let context_tokens = args.context.unwrap_or(config.parse("context_tokens")?);
+    let context_tokens = args.context.unwrap_or(config.count("context_tokens")?);
     let context_tokens = context_tokens.min(shape.context_tokens_max.max(1));
-    let slots = args.slots.unwrap_or(config.parse("slots")?);
+    let slots = args.slots.unwrap_or(config.count("slots")?);
     let cache_tokens = match config.flag::<u32>("cache_tokens")? {
         Some(asked) => exo_node::cache_pages(asked, args.context)?,
         None => {

@@ -161,7 +161,7 @@ impl<R: Read> Read for Watched<R> {
 
 /// Ctrl-C ends the answer that comes; at the prompt it ends the line, and twice in a row the chat.
 async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Result<ExitCode> {
-    ui::line(CHAT_HELP);
+    ui::paragraph(CHAT_HELP);
     let editor = Arc::new(Mutex::new(DefaultEditor::new().context("cannot use the terminal")?));
     let mut is_left = false;
     loop {
@@ -189,7 +189,7 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
             Typed::Message(blank) if blank.trim().is_empty() => continue,
             Typed::Message(message) => message,
             Typed::Help => {
-                ui::line(CHAT_HELP);
+                ui::paragraph(CHAT_HELP);
                 continue;
             }
             Typed::Clear => {
@@ -206,7 +206,7 @@ async fn chat(session: &mut Session<'_>, stop: &mut StopSignal) -> anyhow::Resul
             }
             Typed::Bye => return Ok(ExitCode::SUCCESS),
             Typed::Unknown(word) => {
-                ui::line(format!(
+                ui::paragraph(format!(
                     "/{word} is no command, and the line was not sent: with a space in front it is a message. {CHAT_HELP}"
                 ));
                 continue;

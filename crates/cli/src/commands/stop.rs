@@ -17,11 +17,15 @@ const POLL: Duration = Duration::from_millis(50);
 /// Asks the node to end and waits until it has.
 pub async fn run(config: &Config) -> anyhow::Result<()> {
     let data_dir = config.data_dir();
-    let Err(FilesError::InUse { .. }) = DataDir::check_free(&data_dir) else {
-        ui::line(format!("no node runs on {}", data_dir.display()));
-        return Ok(());
-    };
-    let Some(client) = Client::running(&data_dir).await else { return Err(no_answer(&data_dir).into()) };
+    match DataDir::check_free(&data_dir) {
+        Ok(()) => {
+            ui::line(format!("no node runs on {}", data_dir.display()));
+            return Ok(());
+        }
+        Err(FilesError::InUse { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let Some(client) = Client::running(&data_dir).await else { return Err(no_answer(&data_dir)) };
     client.post::<()>("/exo/v1/shutdown", &()).await?;
     let (began, limit) = (Instant::now(), drain::LEAVE_MAX + END_MAX);
     let spinner = ui::spinner();

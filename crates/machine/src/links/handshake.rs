@@ -58,6 +58,10 @@ impl Links {
             if dialled_here {
                 self.prefer(node, remote);
                 out.push(send(id, Outgoing::Accept { incarnation: self.incarnation }));
+            } else if via == Transport::Quic {
+                // The socket that listens dials over QUIC, also where a member is elsewhere than it was.
+                let from = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+                self.addresses.learn(node, &[from]);
             }
             self.bound_offers(now, node, purpose, out);
         }

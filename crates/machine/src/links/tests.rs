@@ -640,13 +640,23 @@ fn control_messages_do_not_wait() {
 }
 
 #[test]
+fn a_member_that_came_back_at_another_address_is_dialled_where_it_comes_from_over_quic() {
+    let mut one = One::with(LOWER);
+    let mapped = SocketAddr::from((std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped(), 9));
+    one.links.up(ms(0), LinkId(7), LOWER, Purpose::Control, Transport::Quic, mapped, None, &mut one.out);
+    assert_eq!(one.links.addresses(LOWER), [at(1), at(9)], "behind the one that is proven");
+    one.offered(0, 8, LOWER);
+    assert_eq!(one.links.addresses(LOWER), [at(1), at(9)], "over TCP another socket dials");
+}
+
+#[test]
 fn what_was_told_of_a_member_is_not_told_on() {
     let told = |addresses: &[SocketAddr]| {
         let mut one = One::with(LOWER);
         one.links.set_members(ms(0), &BTreeSet::from([LOWER, HIGHER]), &mut one.out);
         one.links.learn_from(LOWER, &addresses.iter().map(|at| (HIGHER, *at)).collect::<Vec<_>>());
-        // It has dialled, so where it listens is what others say.
-        one.links.up(ms(0), LinkId(7), HIGHER, Purpose::Control, Transport::Quic, at(9), None, &mut one.out);
+        // It has dialled over TCP, so where it listens is what others say.
+        one.links.up(ms(0), LinkId(7), HIGHER, Purpose::Control, Transport::Tcp, at(9), None, &mut one.out);
         one.accepted(0, 7);
         assert!(!one.links.addresses(HIGHER).is_empty());
         one.links.reached()

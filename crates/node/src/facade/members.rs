@@ -63,6 +63,10 @@ impl NodeFacade {
     pub(super) fn give_code(&self, request: &InviteRequest) -> Result<InviteView, AdminError> {
         let view = self.view.borrow().clone();
         let admins: Vec<_> = view.nodes.iter().filter(|node| node.role == MemberRole::Admin).collect();
+        if !view.nodes.is_empty() && !view.nodes.iter().any(|node| node.is_self) {
+            let message = "this node was removed from its cluster; `exo leave` makes it a new one".to_owned();
+            return Err(AdminError::Conflict { message });
+        }
         if !admins.iter().any(|admin| admin.is_self) {
             let names: Vec<_> = admins.iter().map(|admin| admin.name.as_str()).collect();
             let message =

@@ -164,6 +164,14 @@ fn demo(len: usize) -> Vec<u8> {
 }
 
 #[test]
+fn one_word_that_names_nothing_is_taken_for_a_name_and_not_for_a_broken_reference() {
+    let hub = hub_with(&[]);
+    let refused = |text: &str| fit_of(&hub, text).err();
+    assert!(matches!(refused("nosuch"), Some(ReferenceError::Unknown(name)) if name == "nosuch"));
+    assert!(matches!(refused("hf.co/nosuch"), Some(ReferenceError::Hub(_))));
+}
+
+#[test]
 fn a_vocabulary_that_is_a_file_of_its_own_is_not_read_to_say_whether_a_model_fits() {
     let fixture = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../golden/fixtures/llama-bf16-tied");
     let read = |name: &str| std::fs::read(fixture.join(name)).unwrap();

@@ -31,7 +31,7 @@ pub(super) fn data_folder(config: &Config, in_use_by_us: bool) -> Check {
     }
     let written = tempfile::Builder::new().prefix(".exo-doctor-").tempfile_in(&existing);
     match written.and_then(|mut file| file.write_all(&vec![0; START_BYTES])) {
-        Ok(()) if existing == path => Check::ok(NAME, format!("{} can be written", path.display())),
+        Ok(()) if path.exists() => Check::ok(NAME, format!("{} can be written", path.display())),
         Ok(()) => Check::ok(NAME, format!("{} will be made when a node starts", path.display())),
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {
             Check::broken(NAME, format!("{} has no room left for a start: {error}", existing.display()))

@@ -1,6 +1,7 @@
 //! The node that runs here, and the cluster it sees.
 
 use exo_api::{ClusterView, InstanceState, InstanceView, ModelView, NodeStatus};
+use exo_node::DataDir;
 use exo_types::shell_word;
 
 use super::Check;
@@ -19,7 +20,11 @@ pub(super) fn running(config: &Config, client: Option<&Client>) -> Check {
             Check::warning(NAME, format!("one said its API is at {address}, but nothing answers there"))
                 .next("it ended without a goodbye or hangs; `exo` starts a new one once it is gone")
         }
-        None => Check::note(NAME, "none is running on this data folder").next("`exo` starts one"),
+        None => match DataDir::check_free(&config.data_dir()) {
+            Ok(()) => Check::note(NAME, "none is running on this data folder").next("`exo` starts one"),
+            Err(error) => Check::warning(NAME, exo_accelerators::chain(&error))
+                .next("wait if that node starts just now; else look whose folder and process it is"),
+        },
     }
 }
 
