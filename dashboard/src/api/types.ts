@@ -3100,6 +3100,10 @@ export type StageView = {
   node_name: string;
   predicted?: StagePredictionView | null;
   progress?: StageProgressView | null;
+  /** Bytes of hidden rows that it keeps: with them the stage behind it is rebuilt when that is lost, and none in front computes again. */
+  rows_bytes?: number;
+  /** The most that these rows may take, in the memory that the node leaves free. */
+  rows_bytes_max?: number;
   /** Share of a token's time spent here, 0 to 1, measured. */
   time_share?: number | null;
   /** Bytes of tensors that the stage is to hold. */
