@@ -30,6 +30,8 @@ use exo_accelerators::chain;
 
 /// Between two looks at what members have meanwhile, of what the hub is not sending yet.
 const AGAIN_AFTER: Duration = Duration::from_secs(20);
+/// For a member to say what it has: meanwhile the hub is not asked for what that may be.
+const ASKED_MAX: Duration = Duration::from_secs(10);
 /// Between two looks at a wish to end.
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -43,7 +45,7 @@ pub struct Members<'a> {
 /// Members by their names.
 struct State {
     given: SourceBytes<String>,
-    /// Asked no more in this download: of many files each would wait for them.
+    /// Asked no more in this download: of many files each would wait for them, or would come wrong.
     silent: BTreeSet<String>,
 }
 
@@ -142,10 +144,12 @@ impl<'a> Members<'a> {
         let mut nodes = nearest_first(&self.shared.view.borrow());
         nodes.retain(|node| !self.lock().silent.contains(&node.name));
         let endpoint = self.shared.library.endpoint();
-        let asked = join_all(nodes.iter().map(|node| copy_of(endpoint, node, file))).await;
+        let ask = |node| tokio::time::timeout(ASKED_MAX, copy_of(endpoint, node, file));
+        let asked = join_all(nodes.iter().map(ask)).await;
+        let late = |_| Err(MemberError::Late { seconds: ASKED_MAX.as_secs() });
         let mut copies = Vec::new();
         for (answer, node) in asked.into_iter().zip(nodes) {
-            match answer {
+            match answer.unwrap_or_else(late) {
                 Ok(copy) => copies.extend(copy),
                 Err(error) => {
                     tracing::debug!(
@@ -187,6 +191,12 @@ impl Nearby for Members<'_> {
 
     fn givers(&self) -> String {
         self.lock().given.members().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    fn distrust_givers(&self) {
+        let mut state = self.lock();
+        let givers: Vec<String> = state.given.members().cloned().collect();
+        state.silent.extend(givers);
     }
 }
 
