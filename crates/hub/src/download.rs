@@ -100,9 +100,13 @@ pub(crate) fn download(
         let (part, held) = PartFile::open(job)?;
         let Transferred { digests, given_bytes, offered } = part.transfer(&held, nearby, report)?;
         match (part.finish(&digests), nearby.take()) {
-            (Err(error @ HubError::Digest { .. }), Some(nearby)) if given_bytes > 0 => {
+            // What an earlier attempt left may be of members as well.
+            (Err(error @ HubError::Digest { .. }), Some(nearby)) if given_bytes > 0 || !held.is_empty() => {
                 let (file, givers) = (&job.file.name, nearby.givers());
-                tracing::warn!(%error, file, givers, "what came from members was not what the hub promised: all of it is fetched again from the hub");
+                tracing::warn!(%error, file, givers, "what came from members, or before, was not what the hub promised: all of it is fetched again from the hub");
+                if given_bytes > 0 {
+                    nearby.distrust_givers();
+                }
             }
             (finished, _) => {
                 let hashes = finished?;
@@ -183,24 +187,24 @@ impl<'a> PartFile<'a> {
         map.sync_data().map_err(failed())
     }
 
-    /// Takes what somebody near has of the missing chunks, again and again if they are to be asked so; how
-    /// many bytes came.
-    fn take_from(&self, nearby: &dyn Nearby, turn: NearbyTurn<'_>) -> u64 {
+    /// Takes what somebody near has of the missing chunks, again and again if they are to be asked so, until
+    /// `stop`; how many bytes came.
+    fn take_from(&self, nearby: &dyn Nearby, turn: NearbyTurn<'_>, stop: &Cancel) -> u64 {
         // Of a file that nothing says the digest of, members' bytes could be any.
         let Some(sha256) = self.job.file.digest() else { return 0 };
         let work = turn.0;
-        let mut given = self.take_once(nearby, sha256, work);
+        let mut given = self.take_once(nearby, sha256, work, stop);
         work.pause_nearby();
         while nearby.asked_again_after().is_some_and(|time| work.is_missing_after(time)) {
             work.begin_nearby();
-            given += self.take_once(nearby, sha256, work);
+            given += self.take_once(nearby, sha256, work, stop);
             work.pause_nearby();
         }
         given
     }
 
     /// Takes what somebody near has of the chunks that are left to them now.
-    fn take_once(&self, nearby: &dyn Nearby, sha256: [u8; 32], work: &ChunkQueue) -> u64 {
+    fn take_once(&self, nearby: &dyn Nearby, sha256: [u8; 32], work: &ChunkQueue, stop: &Cancel) -> u64 {
         let size = self.job.file.size;
         let wanted: Vec<(u64, u64)> =
             work.left_to_nearby().into_iter().map(|index| chunk_range(index, size)).collect();
@@ -230,7 +234,7 @@ impl<'a> PartFile<'a> {
             Ok(())
         };
         let file = WantedFile { sha256, size, ranges: &wanted };
-        match nearby.give(&file, self.job.cancel, &leave, &mut take) {
+        match nearby.give(&file, stop, &leave, &mut take) {
             Err(error) if !work.is_over() => work.end(Some(error)),
             Err(_) => {}
             Ok(()) => {
@@ -306,8 +310,9 @@ impl<'a> PartFile<'a> {
         };
         // Before any fetcher looks for something to do.
         let giving = nearby.map(|nearby| (nearby, NearbyTurn::begin(&work)));
+        let stop = &Cancel::default();
         std::thread::scope(|scope| {
-            let giving = giving.map(|(nearby, turn)| scope.spawn(move || self.take_from(nearby, turn)));
+            let giving = giving.map(|(nearby, turn)| scope.spawn(move || self.take_from(nearby, turn, stop)));
             for fetcher in 0..fetchers_max {
                 let fetch = &fetch;
                 scope.spawn(move || fetch.run(fetcher));
@@ -320,6 +325,7 @@ impl<'a> PartFile<'a> {
             control(&work, job.cancel, &|| reader.is_finished(), report);
             let digest = reader.join();
             work.end(None);
+            stop.cancel(); // a member may be silent for long
             let given_bytes = giving.map_or(0, |giving| giving.join().unwrap_or(0));
             match (work.take_failure(), digest) {
                 (Some(failure), _) => Err(failure),

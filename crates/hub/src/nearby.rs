@@ -67,6 +67,9 @@ pub trait Nearby: Sync {
 
     /// Who has given something, to be displayed.
     fn givers(&self) -> String;
+
+    /// What they gave of a file was not the file. Who of them it was is not known.
+    fn distrust_givers(&self) {}
 }
 
 /// Nobody is near.

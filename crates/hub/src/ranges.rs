@@ -146,6 +146,8 @@ impl Fetch<'_> {
             }
             let Err(trouble) = result else { continue };
             if let Err(error) = self.overcome(trouble, &mut tries) {
+                // While members still give, the failure is reported only when they have ended.
+                tracing::debug!(%error, file = %self.file.name, "the hub gives nothing more of a file");
                 self.work.fail(error);
             }
         }

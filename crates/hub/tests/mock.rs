@@ -151,6 +151,8 @@ struct Neighbour {
     until: u64,
     /// What it lacks of the first range.
     holes: Vec<(u64, u64)>,
+    /// How often it was told that what it gave was wrong.
+    distrusted: AtomicUsize,
 }
 
 impl Nearby for Neighbour {
@@ -175,6 +177,10 @@ impl Nearby for Neighbour {
     fn givers(&self) -> String {
         "neighbour".to_owned()
     }
+
+    fn distrust_givers(&self) {
+        self.distrusted.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 #[test]
@@ -190,13 +196,15 @@ fn what_a_neighbour_has_is_not_asked_of_the_hub_and_what_it_has_wrong_is() {
         if let Some(at) = wrong_at {
             has[at] ^= 1;
         }
-        let (neighbour, mut seen) = (Neighbour { has, until, holes: Vec::new() }, Vec::new());
+        let distrusted = AtomicUsize::new(0);
+        let (neighbour, mut seen) = (Neighbour { has, until, holes: Vec::new(), distrusted }, Vec::new());
         let report = &mut |p: &Progress| seen.push(p.done_bytes);
         let fetched =
             fetch_near(&client, &neighbour, &plan, &bench.options(), &Cancel::default(), report).unwrap();
         assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
         assert_eq!(bench.hub.sent_bytes(), from_hub as u64);
         assert!(seen.is_sorted(), "{seen:?}");
+        assert_eq!(neighbour.distrusted.into_inner(), usize::from(wrong_at.is_some()));
         assert!(fetched.hashes_of(&fetched.path, 1 << 20).is_some());
     }
 }
@@ -238,7 +246,8 @@ fn of_what_a_neighbour_lacks_in_a_range_the_hub_sends_that_alone() {
     let client = Client::new(bench.settings());
     let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
     let pull = |holes: Vec<(u64, u64)>| {
-        let neighbour = Neighbour { has: bytes(size), until: size as u64, holes };
+        let distrusted = AtomicUsize::new(0);
+        let neighbour = Neighbour { has: bytes(size), until: size as u64, holes, distrusted };
         let (options, cancel) = (bench.options(), Cancel::default());
         fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {})
     };
@@ -515,6 +524,62 @@ fn what_a_neighbour_has_comes_also_where_the_hub_gives_nothing() {
     let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {});
     assert!(fetched.is_err(), "{fetched:?}");
     assert_eq!(plan.verified_bytes(&options.root), size as u64 - from);
+}
+
+/// Gives the first chunk wrong and then ends the fetch, or has nothing and hangs until it is told to end.
+struct BadNeighbour {
+    wrong: Option<Vec<u8>>,
+}
+
+impl Nearby for BadNeighbour {
+    fn give(
+        &self,
+        file: &WantedFile<'_>,
+        cancel: &Cancel,
+        leave: &LeaveRange<'_>,
+        take: &mut TakeRange<'_>,
+    ) -> Result<(), HubError> {
+        if let Some(wrong) = &self.wrong {
+            let mut bytes = wrong.clone();
+            take(GivenRange { range: (0, CHUNK as u64), bytes: &mut bytes, holes: &[] })?;
+            return Err(HubError::Cancelled);
+        }
+        file.ranges.iter().for_each(|range| leave(*range));
+        let until = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < until && !cancel.is_cancelled() {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    fn givers(&self) -> String {
+        "neighbour".to_owned()
+    }
+}
+
+#[test]
+fn what_came_wrong_of_a_neighbour_before_a_fetch_was_ended_comes_from_the_hub_as_well() {
+    let size = 3 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (neighbour, options) = (BadNeighbour { wrong: Some(vec![7; CHUNK]) }, bench.options());
+    let ended = fetch_near(&client, &neighbour, &plan, &options, &Cancel::default(), &mut |_| {});
+    assert!(matches!(ended, Err(HubError::Cancelled)), "{ended:?}");
+    assert_eq!(plan.verified_bytes(&options.root), CHUNK as u64);
+    let fetched = fetch(&client, &plan, &options, &Cancel::default(), &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+}
+
+#[test]
+fn a_file_that_is_whole_waits_for_no_neighbour() {
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(2 * CHUNK))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (neighbour, began) = (BadNeighbour { wrong: None }, Instant::now());
+    let (options, cancel) = (bench.options(), Cancel::default());
+    fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    assert!(began.elapsed() < Duration::from_secs(30));
 }
 
 #[test]

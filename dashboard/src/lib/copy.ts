@@ -22,7 +22,7 @@ function copyMarked(text: string): boolean {
   area.style.whiteSpace = "pre"; // lines stay lines
   area.value = text;
   document.body.append(area);
-  area.focus();
+  area.focus({ preventScroll: true });
   area.select();
   try {
     return document.execCommand("copy");
@@ -30,6 +30,6 @@ function copyMarked(text: string): boolean {
     return false;
   } finally {
     area.remove();
-    if (before instanceof HTMLElement) before.focus();
+    if (before instanceof HTMLElement) before.focus({ preventScroll: true });
   }
 }

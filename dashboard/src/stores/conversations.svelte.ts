@@ -8,6 +8,7 @@ import { openHistory, type History } from "../history/db";
 import type { Bundle } from "../history/transfer";
 import { ancestry, choose, path, titleOf, type Tree } from "../history/tree";
 import { conversation, message, newId, newTicket, type Conversation, type Message } from "../history/types";
+import { keepDraft } from "../lib/drafts";
 import { notices } from "./notices.svelte";
 import { t } from "../text";
 
@@ -91,6 +92,7 @@ class ConversationStore {
 
   async remove(id: string): Promise<void> {
     this.forget(id);
+    keepDraft(id, "");
     await (await this.store()).remove(id);
     this.tell({ conversation: id });
   }

@@ -1,6 +1,7 @@
 import { afterEach, expect, test, vi } from "vitest";
 import { openHistory } from "../history/db";
 import { conversation, message } from "../history/types";
+import { draftOf, keepDraft } from "../lib/drafts";
 import { t } from "../text";
 import { conversations } from "./conversations.svelte";
 import { notices } from "./notices.svelte";
@@ -42,8 +43,10 @@ test("a conversation that is deleted while its answer comes leaves nothing behin
   const { id } = conversations.current!;
   const saying = conversations.say("secret", "");
   await vi.waitFor(() => expect(conversations.busy).toBeDefined());
+  keepDraft(id, "and then");
   await conversations.remove(id);
   await saying;
+  expect(draftOf(id)).toBe("");
   expect(conversations.running.size).toBe(0);
   const history = await openHistory();
   await vi.waitFor(async () => expect(await history.messages(id)).toEqual([]));

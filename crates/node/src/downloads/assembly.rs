@@ -34,7 +34,7 @@ impl Layout {
     }
 }
 
-/// Hears how many bytes of what was missing a member gave.
+/// Hears how many bytes a member gave of a range that is handed over.
 pub type NoteGiven<'a> = dyn Fn(&str, u64) + 'a;
 
 /// The ranges of one file that members have, or most of.
@@ -55,6 +55,8 @@ struct OpenRange {
     bytes: Vec<u8>,
     /// Start and end in the file of what did not come.
     holes: Vec<(u64, u64)>,
+    /// Bytes of what was missing, by who gave them.
+    given: BTreeMap<String, u64>,
 }
 
 impl OpenRange {
@@ -114,7 +116,10 @@ impl<'t, 'f> Assembly<'t, 'f> {
         into.copy_from_slice(bytes);
         let missing_bytes = bytes_of(&range.holes);
         range.holes = without(&range.holes, (start, start + bytes.len() as u64));
-        (self.note)(giver, missing_bytes - bytes_of(&range.holes));
+        let given_bytes = missing_bytes - bytes_of(&range.holes);
+        if given_bytes > 0 {
+            *range.given.entry(giver.to_owned()).or_default() += given_bytes;
+        }
         if range.holes.is_empty() {
             self.hand_over(from);
         }
@@ -151,12 +156,13 @@ impl<'t, 'f> Assembly<'t, 'f> {
             (self.leave)(range.range(stuck));
         }
         let bytes = vec![0; usize::try_from(end - start).unwrap_or(0)];
-        self.open.insert(start, OpenRange { bytes, holes: vec![(start, end)] });
+        self.open.insert(start, OpenRange { bytes, holes: vec![(start, end)], given: BTreeMap::new() });
     }
 
     fn hand_over(&mut self, start: u64) {
         let Some(mut open) = self.open.remove(&start) else { return };
         let range = open.range(start);
+        open.given.iter().for_each(|(giver, bytes)| (self.note)(giver, *bytes));
         let given = GivenRange { range, bytes: &mut open.bytes, holes: &open.holes };
         self.failure = (self.take)(given).err();
     }
@@ -250,7 +256,8 @@ mod tests {
         let left = RefCell::new(Vec::new());
         let leave = |range: (u64, u64)| left.borrow_mut().push(range);
         let take = &mut |_: GivenRange<'_>| Err::<(), HubError>(HubError::Cancelled);
-        let note = |_: &str, _: u64| {};
+        let given = RefCell::new(0);
+        let note = |_: &str, bytes: u64| *given.borrow_mut() += bytes;
         let ranges: Vec<(u64, u64)> = (0..=OPEN_MAX as u64).map(range).collect();
         let mut assembly = Assembly::new(&ranges, |range| vec![range], &leave, take, &note);
         for (start, _) in &ranges {
@@ -261,6 +268,7 @@ mod tests {
         // Who takes them ends it.
         let rest = vec![1u8; ((COUNT - 1) * CHUNK) as usize];
         assert!(!assembly.put("ann", range(1).0 + CHUNK, &rest) && assembly.is_over());
+        assert_eq!(*given.borrow(), COUNT * CHUNK, "what the hub gives after all counts for no member");
         assert!(matches!(assembly.finish(), Err(HubError::Cancelled)));
     }
 }

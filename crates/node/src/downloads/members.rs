@@ -41,6 +41,8 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 /// A member that fetches the file gives what it has for so long at a time: what is missing then the hub is
 /// asked for.
 const PARTIAL_GIVES_MAX: Duration = Duration::from_secs(60);
+/// For a member to say what it has: meanwhile the hub is not asked for what that may be.
+const ASKED_MAX: Duration = Duration::from_secs(10);
 const BLOCKS_OF_CHUNK: u32 = (CHUNK_BYTES / BLOCK_BYTES as u64) as u32;
 /// Between two looks at a wish to end.
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -57,6 +59,8 @@ struct State {
     given: SourceBytes<String>,
     /// Since when those are that did not answer, or broke off.
     silent: BTreeMap<String, Instant>,
+    /// What they gave was not the hub's: of many files each would come wrong.
+    distrusted: BTreeSet<String>,
     file: Option<FileLooks>,
 }
 
@@ -225,7 +229,12 @@ impl MemberCopy {
 impl<'a> Members<'a> {
     /// Of the cluster as it is when they are asked. Must be called within the node's runtime.
     pub fn new(shared: &'a DownloadsInner) -> Self {
-        let state = State { given: SourceBytes::new(Instant::now()), silent: BTreeMap::new(), file: None };
+        let state = State {
+            given: SourceBytes::new(Instant::now()),
+            silent: BTreeMap::new(),
+            distrusted: BTreeSet::new(),
+            file: None,
+        };
         Self { shared, runtime: Handle::current(), state: Mutex::new(state) }
     }
 
@@ -299,6 +308,7 @@ impl<'a> Members<'a> {
         let mut due = Vec::new();
         for node in nodes {
             if !state.silent.contains_key(&node.name)
+                && !state.distrusted.contains(&node.name)
                 && let Some(asks_copy) = self.looks(&mut state, file).is_due(&node.name, now)
             {
                 due.push((node, asks_copy));
@@ -311,12 +321,15 @@ impl<'a> Members<'a> {
     async fn copies(&self, file: &WantedFile<'_>) -> (Vec<MemberCopy>, Vec<OtherFetch>) {
         let due = self.due(file);
         let endpoint = self.shared.library.endpoint();
-        let asked =
-            join_all(due.iter().map(|(node, asks_copy)| copies_of(endpoint, node, file, *asks_copy))).await;
+        let asked = join_all(due.iter().map(|(node, asks_copy)| {
+            tokio::time::timeout(ASKED_MAX, copies_of(endpoint, node, file, *asks_copy))
+        }));
+        let asked = asked.await;
         let (mut copies, mut others) = (Vec::new(), Vec::new());
         let (mut state, now) = (self.lock(), Instant::now());
         for (answer, (node, asks_copy)) in asked.into_iter().zip(due) {
-            match answer {
+            let late = |_| Err(MemberError::Late { seconds: ASKED_MAX.as_secs() });
+            match answer.unwrap_or_else(late) {
                 Ok((copy, other)) => {
                     self.looks(&mut state, file).note(&node.name, now, asks_copy, other.is_some());
                     if let Some((holder, other)) = other {
@@ -372,6 +385,12 @@ impl Nearby for Members<'_> {
 
     fn givers(&self) -> String {
         self.lock().given.members().map(String::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    fn distrust_givers(&self) {
+        let mut state = self.lock();
+        let givers: Vec<String> = state.given.members().cloned().collect();
+        state.distrusted.extend(givers);
     }
 }
 
