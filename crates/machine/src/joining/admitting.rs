@@ -21,9 +21,13 @@ const ADMISSIONS_MAX: usize = 64;
 const ANSWER_MAX: Duration = Duration::from_secs(4);
 /// How long an entry is waited for after its exchange was answered [`JoinAnswer::Later`].
 const LATE_ANSWER_MAX: Duration = Duration::from_secs(10);
-/// Another node seen for no longer than this is pointed to: later on this one, which looks around for five
-/// seconds at most, has surely asked there by itself.
+/// Another node seen for no longer than this is pointed to if it was never asked: later on this one, which
+/// looks around for five seconds at most, has surely asked there by itself.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(8);
+/// One that has answered this node is pointed to for so long after its last answer: for as long as this node
+/// looks around before it asks it, and longer than the two seconds after which it asks again. So all agree on
+/// the lowest one, however long strangers hold it up.
+const ANSWERED_LATELY: Duration = Duration::from_secs(5);
 
 /// Admins that a stranger is told of: an exchange carries 4 KiB.
 const ADMINS_TOLD_MAX: usize = 4;
@@ -235,17 +239,22 @@ impl Joining {
     /// members never join each other. Where strangers must prove their keys it is pointed to none that has
     /// not: among false names there is always a lower one.
     fn elsewhere(&self, ctx: &Context<'_>, asker: NodeId) -> Option<JoinAnswer> {
+        if !ctx.is_fresh() {
+            return None;
+        }
+        let is_recent = |s: &Stranger| match s.proven {
+            Some(answered) => ctx.now.time.since(answered) < ANSWERED_LATELY,
+            None => ctx.now.time.since(s.first_seen) < ELSEWHERE_MAX,
+        };
         // Who has just refused this node is no home for the other.
-        let may_be_there = |s: &Stranger| !self.is_passed_over(ctx, s) && !self.must_prove(s);
+        let may_be_there = |s: &Stranger| is_recent(s) && !self.is_passed_over(ctx, s) && !self.must_prove(s);
         let is_left = |node: NodeId| self.left.of(node).is_some();
         let others = self.strangers.iter().filter(|(node, _)| **node != asker && !is_left(**node));
         let candidates = others.filter(|(_, s)| may_be_there(s));
         let mut fresh = candidates.clone().filter(|(node, s)| s.is_fresh && **node < ctx.me());
         let mut with_members = candidates.filter(|(_, s)| !s.is_fresh && !s.addresses.is_empty());
-        let home = with_members.next().or_else(|| fresh.next());
-        let (node, stranger) = home.filter(|_| ctx.is_fresh())?;
-        let is_recent = ctx.now.time.since(stranger.first_seen) < ELSEWHERE_MAX;
-        is_recent.then(|| JoinAnswer::Elsewhere { node: *node, addresses: stranger.addresses.clone() })
+        let (node, stranger) = with_members.next().or_else(|| fresh.next())?;
+        Some(JoinAnswer::Elsewhere { node: *node, addresses: stranger.addresses.clone() })
     }
 
     /// Shows the request to people, and tells the asker why it is not in yet.

@@ -30,8 +30,9 @@ const RETRY: Duration = Duration::from_secs(2);
 const RETRY_REFUSED: Duration = Duration::from_secs(15);
 /// After [`JoinAnswer::Later`].
 const RETRY_LATER: Duration = Duration::from_millis(300);
-/// Who says so for longer counts as one that refuses: others are not kept apart by it.
-const LATER_MAX: Duration = Duration::from_secs(10);
+/// Who says so for longer counts as one that refuses: others are not kept apart by it. More than
+/// [`EXCHANGE_MAX`], in which who was asked may wait for another, and than an election takes.
+const LATER_MAX: Duration = Duration::from_secs(6);
 /// A grant that leads to no log within this time is dropped.
 const GRANT_MAX: Duration = Duration::from_secs(15);
 /// For an attempt to be answered, besides the time of its exchanges.
@@ -251,6 +252,10 @@ impl Joining {
                 _ => return None, // it joins the lowest as well
             };
             let (is_unnamed, is_stalling) = (!stranger.is_named, self.is_stalling(ctx, stranger));
+            // A question there may take seconds, in which another new node is told to come later.
+            if is_unnamed && is_stalling && lowest.is_some() {
+                return None;
+            }
             let ready_at = stranger.next.max(asked_from);
             Some(Candidate { is_unnamed, is_stalling, rank, node, ready_at })
         })
@@ -556,14 +561,22 @@ impl Joining {
         (!stranger.is_fresh).then_some(RETRY_REFUSED)
     }
 
-    /// Somebody proved a key at this address, if there is one, and held this node up.
+    /// Somebody proved a key at this address, if there is one, and held this node up. Others who put this
+    /// node off meanwhile may have been held up by the same one: their time begins anew.
     fn note_stall(&mut self, ctx: &Context<'_>, address: SocketAddr, lasting: Duration) {
-        let now = ctx.now.time;
+        let (now, host) = (ctx.now.time, address.ip());
         self.stalled.retain(|_, until| *until > now);
-        if !address.ip().is_unspecified() && self.stalled.len() < STALLED_MAX {
-            let until = self.stalled.entry(address.ip()).or_insert(now + lasting);
-            *until = (now + lasting).max(*until);
+        if host.is_unspecified() || self.stalled.len() >= STALLED_MAX {
+            return;
         }
+        if !self.stalled.contains_key(&host) {
+            let strangers = self.strangers.values_mut();
+            for other in strangers.filter(|s| s.addresses.iter().all(|address| address.ip() != host)) {
+                other.later_since = None;
+            }
+        }
+        let until = self.stalled.entry(host).or_insert(now + lasting);
+        *until = (now + lasting).max(*until);
     }
 
     fn is_stalling(&self, ctx: &Context<'_>, stranger: &Stranger) -> bool {

@@ -482,9 +482,9 @@ fn of_the_fresh_nodes_only_the_lowest_is_asked_and_only_by_higher_ones() {
     assert_eq!(third.asks(), [keys[0].1]);
     third.answered(keys[0].1, Ok(JoinAnswer::Later));
     assert!(third.asks().is_empty(), "not the next one, who joins the lowest as well");
-    for _ in 0..20 {
+    for _ in 0..12 {
         third.wait(SHORT);
-        assert_eq!(third.asks(), [keys[0].1], "nor a higher one, however long it takes");
+        assert_eq!(third.asks(), [keys[0].1], "nor a higher one, for six seconds");
         third.answered(keys[0].1, Ok(JoinAnswer::Later));
     }
 }
@@ -534,7 +534,7 @@ fn who_only_puts_off_keeps_nobody_apart() {
         node.wait(Duration::from_millis(300));
     }
     let first = asked.iter().position(|with| *with == keys[1].1);
-    assert!(first.is_some_and(|first| first > 20), "{first:?} of {}", asked.len());
+    assert!(first.is_some_and(|first| first > 15), "{first:?} of {}", asked.len());
 }
 
 #[test]

@@ -123,3 +123,72 @@ fn who_does_not_say_who_it_is_is_not_waited_for() {
     node.wait(ALL_ARE_SEEN);
     assert!(node.asks().contains(&honest));
 }
+
+/// Else the two would found a cluster while that one founds another.
+#[test]
+fn a_lower_one_that_answers_is_pointed_to_however_long_it_has_been_there() {
+    let keys = keys(3);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    node.found(keys[0].1, true);
+    node.wait(Duration::from_secs(4));
+    assert_eq!(node.asks(), [keys[0].1]);
+    for _ in 0..18 {
+        node.answered(keys[0].1, Ok(JoinAnswer::Later));
+        node.wait(Duration::from_millis(300));
+    }
+    node.answered(keys[0].1, Ok(JoinAnswer::Later));
+    node.take();
+    node.asked(keys[2].1);
+    assert_eq!(node.answers(), [format!("elsewhere: {}", keys[0].1)], "nine seconds after it was seen");
+}
+
+#[test]
+fn who_waited_for_the_stranger_that_this_node_waited_for_has_its_time_anew() {
+    let keys = keys(3);
+    let (liar, honest) = (NodeId([200; 32]), keys[0].1);
+    let mut node = Node::fresh(keys[2].clone(), &[]);
+    node.found(liar, false);
+    node.found(honest, true);
+    node.found(keys[1].1, true);
+    let (mut of_liar, mut of_honest) = (0, 0);
+    for _ in 0..40 {
+        for (with, ..) in questions(&mut node) {
+            assert_ne!(with, keys[1].1, "not the next one, who joins the lowest as well");
+            (of_liar, of_honest) =
+                (of_liar + usize::from(with == liar), of_honest + usize::from(with == honest));
+            let elsewhere = JoinAnswer::Elsewhere { node: liar, addresses: vec![address(liar)] };
+            node.answered(with, Ok(if with == honest { elsewhere } else { JoinAnswer::Later }));
+        }
+        node.wait(Duration::from_millis(300));
+    }
+    assert!(of_liar > 5 && of_honest > 2, "{of_liar} and {of_honest} questions");
+}
+
+#[test]
+fn where_another_new_node_is_known_nobody_is_asked_at_an_address_that_stalls() {
+    let keys = keys(2);
+    let mut node = Node::fresh(keys[0].clone(), &[]);
+    let host = SocketAddr::from(([10, 9, 9, 9], 4000));
+    let liars = [NodeId([1; 32]), NodeId([2; 32])];
+    for liar in liars {
+        let found = DiscoveredNode {
+            node: liar,
+            addresses: vec![host],
+            name: None,
+            group: Some("home".to_owned()),
+            is_fresh: false,
+            is_lost: false,
+        };
+        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+    }
+    node.found(keys[1].1, true);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [liars[0]]);
+    let (words, answer) = (String::new(), Err("no answer in time".to_owned()));
+    let event = JoinEvent::Answered { with: liars[0], address: host, words, answer };
+    node.call(|joining, ctx, out| joining.event(ctx, event, out));
+    node.wait(Duration::from_secs(3));
+    assert!(node.asks().is_empty());
+    node.asked(keys[1].1);
+    node.admission();
+}
