@@ -318,12 +318,11 @@ pub async fn lines_of_all(
     Ok(gather(answers, limit, cursor))
 }
 
-/// One answer of the lines of all; each node comes by its id and its name.
-fn gather(
-    answers: Vec<((&str, &str), Result<LogAnswer, MemberError>)>,
-    limit: u32,
-    mut cursor: Cursor,
-) -> LogsView {
+/// What a node answered, by its id and its name.
+type NodeAnswer<'a> = ((&'a str, &'a str), Result<LogAnswer, MemberError>);
+
+/// One answer of the lines of all.
+fn gather(answers: Vec<NodeAnswer<'_>>, limit: u32, mut cursor: Cursor) -> LogsView {
     let mut out = LogsView::default();
     let is_following = !cursor.0.is_empty();
     for ((id, name), told) in answers {
