@@ -500,9 +500,10 @@ impl Joining {
     }
 
     /// Another node says where one is that lets in. What that one announced of itself stays: an announcement
-    /// is reported once, so whoever is asked could have this node lose any other.
+    /// is reported once, so whoever is asked could have this node lose any other. What others said of one
+    /// that announced nothing gives way: there is room for so many addresses.
     fn told_of(&mut self, ctx: &Context<'_>, node: NodeId, told: &[SocketAddr]) {
-        let known = self.strangers.get(&node);
+        let known = self.strangers.get(&node).filter(|s| s.is_discovered || s.is_named);
         let known = known.map(|s| (s.addresses.clone(), s.name.clone(), s.is_fresh && s.is_discovered));
         let (mut addresses, name, is_fresh) = known.unwrap_or_default();
         for address in told {
