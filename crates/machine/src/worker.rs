@@ -360,9 +360,10 @@ impl NodeMachine {
         let (placement, rows_max) = (wanted.placement.clone(), self.rows_max(engine));
         let Some(entry) = self.engines.get_mut(&engine) else { return false };
         let Some(geometry) = entry.loaded.as_ref().map(|facts| facts.geometry) else { return false };
-        entry.left = entry.left.take().filter(|left| left.instance() == placement.instance);
+        // An engine that was rewired for another instance, and not taken by it, still has that one's pages.
+        let is_of_other = entry.left.take_if(|left| left.instance() != placement.instance).is_some();
         match (entry.wired, entry.rewiring) {
-            (None, None) => {}
+            (None, None) if !is_of_other => {}
             (_, Some(under_way)) if under_way == position => return false,
             #[cfg(feature = "planted")]
             _ if self.config.planted == Some(crate::planted::Bug::KeepsPages) => {}

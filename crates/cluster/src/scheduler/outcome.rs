@@ -59,6 +59,7 @@ impl Scheduler {
             // Of those of all stages it says nothing.
             let (took, prompt_tokens) = (now.since(began), flight.prompt_tokens);
             self.rebuild_pace.learn(StepCost { took, prompt_tokens, decodes: 0, generated: 0 });
+            self.completed_prompt = true;
         } else if is_whole {
             self.times.learn(flight.size(), now.since(flight.sent_at));
             self.learn(&flight, now.since(began), now.since(paced_from), &tokens.results);

@@ -78,7 +78,7 @@ impl StageMachine {
     /// With step 0: whether this stage lacks all of the pages that those in front keep, or which of them it
     /// has.
     pub(super) fn find_lacking(&mut self, kept: &mut Vec<PageKey>, rebuilds: &mut Option<StageRange>) {
-        let index = self.index as u32;
+        let (index, named) = (self.index as u32, kept.len());
         self.lacking.clear();
         let lacks_all = !kept.is_empty() && !kept.iter().any(|key| self.kept.contains_key(key));
         let with_this = match *rebuilds {
@@ -100,6 +100,11 @@ impl StageMachine {
             self.rows.promise(kept);
         }
         self.rebuilds = *rebuilds;
+        if named > 0 {
+            let (placement, term) = (self.placement.id, self.term);
+            let (kept, lacking) = (kept.len(), self.lacking.len());
+            tracing::debug!(%placement, %term, stage = index, named, kept, lacking, ?rebuilds, "step 0 names kept pages");
+        }
     }
 
     /// A part of a step that other stages compute: this one has it.

@@ -826,3 +826,17 @@ fn a_stage_that_was_loaded_anew_says_so_and_computes_what_it_lacks() {
     feed(&mut s, in_next(step(1, 2, vec![keep(1, &[(0, 7)])], vec![part(1, 2, &[3])])));
     assert_eq!(s.pages_kept(), 1);
 }
+
+#[test]
+fn stages_that_lack_pages_are_one_range_of_neighbours_and_one_behind_others_strikes_out() {
+    let geometry = fresh(2).geometry;
+    let lacks_behind = |first: u32, end: u32| {
+        let mut s = StageMachine::new(placement(1, 2, &[1, 2, 3, 4]), 2, geometry);
+        let (kept, rebuilds) = (vec![PageKey(7)], Some(StageRange { first, end }));
+        let on = first_step(&mut s, StepMessage { kept, rebuilds, ..in_next(step_0(2)) });
+        (on.kept.len(), on.rebuilds)
+    };
+    assert_eq!(lacks_behind(1, 2), (1, Some(StageRange { first: 1, end: 3 })));
+    assert_eq!(lacks_behind(1, 3), (1, Some(StageRange { first: 1, end: 3 })), "said by the scheduler");
+    assert_eq!(lacks_behind(0, 1), (0, Some(StageRange { first: 0, end: 1 })), "stage 1 has them");
+}

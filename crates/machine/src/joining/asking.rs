@@ -7,9 +7,9 @@ use exo_trust::{Entry, EntryId, TrustLog};
 use exo_types::{NodeId, Time};
 
 use super::{
-    Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinPurpose, JoinedByCode, Joining, JoiningOutput,
-    LOOK_AROUND, MoveIn, NotLetIn, PROOF_MAX, PROOF_NAMED_MAX, Stranger, Welcome, known_name, names_of_host,
-    notice,
+    ADDRESSES_MAX, Context, EXCHANGE_MAX, JoinAnswer, JoinAsk, JoinPurpose, JoinedByCode, Joining,
+    JoiningOutput, LOOK_AROUND, MoveIn, NotLetIn, PROOF_MAX, PROOF_NAMED_MAX, Stranger, Welcome, known_name,
+    names_of_host, notice,
 };
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
@@ -505,13 +505,22 @@ impl Joining {
     }
 
     /// Another node says where one is that lets in. What that one announced of itself stays: an announcement
-    /// is reported once, so whoever is asked could have this node lose any other.
+    /// is reported once, so whoever is asked could have this node lose any other. Of what others say the last
+    /// comes first: there is room for so many addresses.
     fn told_of(&mut self, ctx: &Context<'_>, node: NodeId, told: &[SocketAddr]) {
-        let known = self.strangers.get(&node);
-        let known = known.map(|s| (s.addresses.clone(), s.name.clone(), s.is_fresh && s.is_discovered));
-        let (mut addresses, name, is_fresh) = known.unwrap_or_default();
-        for address in told {
-            if !addresses.contains(address) {
+        let known = self.strangers.get(&node).map(|s| {
+            (
+                s.addresses.clone(),
+                s.name.clone(),
+                s.is_fresh && s.is_discovered,
+                s.is_discovered || s.is_named,
+            )
+        });
+        let (known, name, is_fresh, is_its_own) = known.unwrap_or_default();
+        let (first, then) = if is_its_own { (known.as_slice(), told) } else { (told, known.as_slice()) };
+        let mut addresses = Vec::new();
+        for address in first.iter().chain(then) {
+            if addresses.len() < ADDRESSES_MAX && !addresses.contains(address) {
                 addresses.push(*address);
             }
         }

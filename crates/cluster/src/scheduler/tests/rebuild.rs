@@ -55,6 +55,7 @@ fn a_stage_that_was_loaded_anew_alone_computes_what_the_others_kept() {
         ["accepted 1 behind 0", "started 1 behind 8", "step 1: open 1 behind 2 | 1@0+8", "step 2:  | 1@8+2*"];
     assert_eq!((show(&out), rebuilding(&out)), (expected.map(str::to_owned).to_vec(), vec![LAST, None]));
     assert!(tokens(&mut s, 1, vec![]).is_empty());
+    assert!(s.completed_prompt, "the step behind it comes back when it lets it");
     let out = tokens(&mut s, 2, vec![result(1, 10, 99)]);
     assert_eq!(show(&out), ["step 3: keep 1 2 | 1@10+1*"]);
     assert_eq!(rebuilding(&out), [None]);

@@ -28,6 +28,27 @@ fn what_another_says_of_a_node_replaces_no_address_that_it_announced() {
     assert_eq!(asked, [(honest, JoinPurpose::Membership, vec![address(honest), nowhere])]);
 }
 
+#[test]
+fn what_one_says_of_a_node_that_announced_nothing_leaves_room_for_what_the_next_one_says() {
+    let keys = keys(4);
+    let (liar, honest, told_of) = (keys[0].1, keys[1].1, keys[2].1);
+    let mut node = Node::fresh(keys[3].clone(), &[]);
+    node.found(liar, false);
+    node.found(honest, false);
+    node.wait(SHORT);
+    assert_eq!(node.asks(), [liar]);
+    let nowhere = (0..=u8::MAX).map(|n| SocketAddr::from(([10, 9, 9, n], 4000))).collect();
+    node.answered(liar, Ok(JoinAnswer::Elsewhere { node: told_of, addresses: nowhere }));
+    assert_eq!(node.asks(), [honest]);
+    node.answered(honest, Ok(JoinAnswer::Elsewhere { node: told_of, addresses: vec![address(told_of)] }));
+    node.wait(SHORT);
+    let asked = questions(&mut node);
+    let is_there = |(with, _, at): &(NodeId, JoinPurpose, Vec<SocketAddr>)| {
+        (*with, at.first().copied()) == (told_of, Some(address(told_of)))
+    };
+    assert!(asked.iter().all(is_there) && asked.len() == 1, "{asked:?}");
+}
+
 /// The lowest new node answers whatever it likes, but neither lets in nor refuses: the others found a cluster
 /// without it.
 #[test]
