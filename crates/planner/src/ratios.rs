@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{DType, DeviceKind, LayerRange, ModelShape, TypeBytes};
+use exo_types::{DType, DeviceKind, LayerRange, ModelShape, NodeId, TypeBytes};
 
 use crate::inputs::{CompleteRates, Figure, Source};
 use crate::request::{PlanDevice, PlanRequest};
@@ -41,11 +41,17 @@ pub(crate) struct TypeRatios<'a> {
     is_cached: bool,
 }
 
-/// One ratio for each device that was measured with both types.
+/// One ratio for each device that was measured with both types, or for each member.
 #[derive(Default)]
 struct MeasuredRatios {
     read: Vec<f64>,
     flops: Vec<f64>,
+}
+
+impl MeasuredRatios {
+    fn median(self) -> Option<TypeRatio> {
+        Some(TypeRatio { read: lower_median(self.read)?, flops: lower_median(self.flops)? })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -56,8 +62,8 @@ struct TypeRatio {
 
 impl<'a> TypeRatios<'a> {
     pub(crate) fn of(request: &'a PlanRequest) -> Self {
-        let mut all: BTreeMap<(&str, DType), MeasuredRatios> = BTreeMap::new();
-        for PlanDevice { device, rates, .. } in &request.devices {
+        let mut of_nodes: BTreeMap<(&str, DType, NodeId), MeasuredRatios> = BTreeMap::new();
+        for PlanDevice { node, device, rates, .. } in &request.devices {
             let ratio = |of: &BTreeMap<DType, Figure>, dtype: DType| {
                 let [one, q8_0] = [dtype, DType::Q8_0].map(|of_type| of.get(&of_type)?.plausible());
                 let ratio = one?.value / q8_0?.value;
@@ -67,16 +73,21 @@ impl<'a> TypeRatios<'a> {
                 if let Some((read, flops)) =
                     ratio(&rates.read_by_type, dtype).zip(ratio(&rates.flops_by_type, dtype))
                 {
-                    let measured = all.entry((&device.backend, dtype)).or_default();
+                    let measured = of_nodes.entry((&device.backend, dtype, *node)).or_default();
                     measured.read.push(read);
                     measured.flops.push(flops);
                 }
             }
         }
-        let medians = all.into_iter().filter_map(|(of, measured)| {
-            let MeasuredRatios { read, flops } = measured;
-            Some((of, TypeRatio { read: lower_median(read)?, flops: lower_median(flops)? }))
-        });
+        // A member has one say, however many devices it has.
+        let mut all: BTreeMap<(&str, DType), MeasuredRatios> = BTreeMap::new();
+        for ((backend, dtype, _), measured) in of_nodes {
+            let Some(TypeRatio { read, flops }) = measured.median() else { continue };
+            let of_backend = all.entry((backend, dtype)).or_default();
+            of_backend.read.push(read);
+            of_backend.flops.push(flops);
+        }
+        let medians = all.into_iter().filter_map(|(of, measured)| Some((of, measured.median()?)));
         Self { medians: medians.collect(), is_cached: is_cached(&request.shape) }
     }
 

@@ -534,6 +534,22 @@ fn one_member_does_not_make_the_devices_of_others_fast() {
     assert_eq!(of_last(&[1e16]), 1e10, "as Q8_0");
 }
 
+/// Nor by having more devices than the others.
+#[test]
+fn a_member_with_many_devices_has_one_say_about_those_of_others() {
+    let devices = (0..4).map(|i| device(i, DeviceKind::Cpu, 900 * MIB, Some(1e10))).collect();
+    let mut request = PlanRequest::new(large_model(4), 2048, devices);
+    (request.devices[2].node, request.devices[2].device.id) = (node(1), DeviceId("cpu1".to_owned()));
+    for (at, q4_k) in [Some(5e9), Some(1e11), Some(1e11), None].into_iter().enumerate() {
+        let told = [Some((DType::Q8_0, 1e10)), q4_k.map(|rate| (DType::Q4_K, rate))];
+        let told: BTreeMap<DType, Figure> =
+            told.into_iter().flatten().map(|(dtype, rate)| (dtype, Figure::measured(rate))).collect();
+        let rates = &mut request.devices[at].rates;
+        (rates.read_by_type, rates.flops_by_type) = (told.clone(), told);
+    }
+    assert_eq!(rates_of(&request, 3).read_of(DType::Q4_K).value, 5e9);
+}
+
 /// A bound that stops early is a bound too, and what was found is a plan.
 #[test]
 fn a_small_budget_gives_a_plan_and_an_honest_bound() {

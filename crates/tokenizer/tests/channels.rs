@@ -117,6 +117,10 @@ fn a_call_that_begins_with_its_name_is_told_from_an_answer() {
     // Without a sign in front of answers, such calls could not be told from them.
     let alike = source.replace(">>>all\n", ">>>");
     assert!(CallFormat::find(&template(&alike), &ends).is_err());
+    // Behind a thought between tags they would be read as text.
+    let thinks = format!("{source}{{# <think> #}}");
+    assert!(ThoughtFormat::find(&template(&thinks)).is_some());
+    assert!(CallFormat::find(&template(&thinks), &ends).is_err());
 }
 
 #[test]

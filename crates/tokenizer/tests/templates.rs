@@ -98,6 +98,7 @@ fn a_list_that_begins_empty_grows() {
     is("{% set all = ns.ids + ['x'] %}{{ ns.ids.append(1) }}{{ all[1:] | join(',') }}", "Nonen1,n2,x");
     // A macro's default, and what is written twice, are new each time.
     is("{% macro f(l=[]) %}{% set _ = l.append(1) %}{{ l }}{% endmacro %}{{ f() }}{{ f() }}", "[1][1]");
+    is("{% set t = () %}{{ t }}{{ t + (1, 2) }}{{ t == [] }}", "()(1, 2)False");
     is("{% set ns.ids = [] %}{% if ns.ids %}some{% endif %}{{ ns.ids | default('x') }}", "[]");
     for wrong in ["{{ [].pop() }}", "{{ ns.ids.pop(3) }}", "{{ ns.ids.pop(-4) }}", "{{ ns.ids.clear() }}"] {
         assert!(matches!(rendered(wrong), Err(TemplateError::Failed { .. })), "{wrong}");
@@ -153,6 +154,12 @@ fn templates_that_loop_run_out_of_steps() {
         (
             "a loop over slices",
             "{% set x = 'a' * 1000000 %}{% for a in range(9999) %}{% for b in range(9999) %}{% set y = x[1:] %}{% endfor %}{% endfor %}",
+        ),
+        (
+            // Each is weighed while it is empty, and all go at once.
+            "namespaces in namespaces, very deep",
+            "{% set ns = namespace() %}{% for a in range(9999) %}{% for b in range(9999) %}{% set n = namespace() %}{% set m = [[[[n]]]] %}\
+             {% set n.x = ns.x %}{% set ns.x = m %}{% endfor %}{% endfor %}",
         ),
     ] {
         let error = stopped(name, template.to_owned());

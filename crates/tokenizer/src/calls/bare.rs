@@ -7,7 +7,7 @@ use super::format::{
     ARGUMENTS, CallFormat, CallOpening, CallPart, IDS, NAME, OTHER, OTHER_ARGUMENTS, RenderedTurn, parts,
     up_to_end,
 };
-use super::thoughts::{THOUGHTS, answer_open};
+use super::thoughts::{ThoughtFormat, answer_open};
 use crate::ChatTemplate;
 
 /// Harmony names who is called either where the speaker is named, as its template prints it, or in the
@@ -24,9 +24,11 @@ pub(super) fn find(template: &ChatTemplate, one: &RenderedTurn, ends: &[String])
     let start = turn[..name_at].find(IDS[0]).unwrap_or(name_at);
     let (begin, head) = turn[..at].split_at(start);
     let rest = up_to_end(&turn[at + ARGUMENTS.len()..], ends)?;
-    // Without a sign in front, a call is told from an answer by the one that stands in front of that.
-    let answer_open =
-        if name_at == 0 { answer_open(template).filter(|open| !is_thought(open))? } else { String::new() };
+    // Without a sign in front, a call is told from an answer by the one that stands in front of that; behind
+    // a thought between tags both are looked for otherwise.
+    let is_read =
+        |open: &String| ThoughtFormat::find(template).is_none_or(|thought| thought.answer_open == *open);
+    let answer_open = if name_at == 0 { answer_open(template).filter(is_read)? } else { String::new() };
     // A name that ends where its arguments begin could go on.
     if begin.trim().is_empty() && answer_open.is_empty() || head.ends_with(NAME) || rest.contains(IDS[0]) {
         return None;
@@ -51,11 +53,6 @@ pub(super) fn find(template: &ChatTemplate, one: &RenderedTurn, ends: &[String])
         parameters: None,
         answer_open,
     })
-}
-
-/// Whether an answer has nothing in front but a thought.
-fn is_thought(open: &str) -> bool {
-    THOUGHTS.iter().any(|(_, close)| open.contains(close))
 }
 
 /// What stands between a first call, which ends behind its `head` and arguments, and a second one with the

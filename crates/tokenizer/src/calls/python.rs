@@ -90,7 +90,8 @@ fn escape(text: &str) -> Option<(usize, Option<char>)> {
     if text.len() < 2 + digits && text[2..].bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
-    let code = text.get(2..2 + digits).and_then(|code| u32::from_str_radix(code, 16).ok());
+    let code = text.get(2..2 + digits).filter(|code| code.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
     Some(match code.and_then(char::from_u32) {
         Some(character) => (2 + digits, Some(character)),
         None => (1, Some('\\')),
@@ -124,7 +125,7 @@ mod tests {
         for (python, json) in [
             ("[1, 'x', True, None, -2.5e-07]<", r#"[1, "x", true, null, -2.5e-07]"#),
             (r#"{'a': 'b "c" <d>', "it's": False}<"#, r#"{"a": "b \"c\" <d>", "it's": false}"#),
-            (r"['it\'s \x07 \U0001f600 \d \\ \n \xzz']<", r#"["it's \u0007 😀 \\d \\ \n \\xzz"]"#),
+            (r"['it\'s \x07 \U0001f600 \d \\ \n \xzz \x+5']<", r#"["it's \u0007 😀 \\d \\ \n \\xzz \\x+5"]"#),
             (r#"{"a": ["\u00e9\"<", true, null]}<"#, r#"{"a": ["\u00e9\"<", true, null]}"#),
         ] {
             for sizes in [1, 2, 100] {

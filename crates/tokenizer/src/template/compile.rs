@@ -32,6 +32,9 @@ const FUEL_MAX: usize = 1 << 20;
 const RAW_BYTES_MAX: usize = 256 << 20;
 /// Depth of macros in macros, each counting four or five: enough for a JSON schema forty levels deep.
 const RECURSION_MAX: usize = 200;
+/// Stack of a rendering. What a namespace or a list is given after it was weighed makes values as deep as
+/// there are instructions, and each drops the next: 128 bytes a level at most, without optimisation.
+const STACK_BYTES: usize = 256 << 20;
 
 /// A template ready to run.
 pub(crate) struct Compiled<'s> {
@@ -171,8 +174,7 @@ impl<'s> Compiled<'s> {
         operators::add_to(&mut environment, &budget);
         library::add_to(&mut environment, &budget);
         functions::add_to(&mut environment, &budget, now);
-        let text =
-            guarded(|| self.run(&environment, context)).map_err(|reason| TemplateError::Failed { reason })?;
+        let text = aside(|| self.run(&environment, context))?;
         let text = text.map_err(|e| render_error(&e, self.fuel))?;
         if text.len() > OUTPUT_BYTES_MAX {
             return Err(TemplateError::TooMuchOutput { limit: OUTPUT_BYTES_MAX });
@@ -190,6 +192,16 @@ impl<'s> Compiled<'s> {
         machinery::eval(environment, instructions, context, blocks, &mut output, AutoEscape::None)?;
         Ok(text)
     }
+}
+
+/// Runs a template on a stack that is large enough; a panic is an error.
+fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
+    let failed = |reason: String| TemplateError::Failed { reason };
+    let thread = std::thread::Builder::new().name("template".to_owned()).stack_size(STACK_BYTES);
+    std::thread::scope(|scope| match thread.spawn_scoped(scope, || guarded(work)) {
+        Ok(running) => running.join().unwrap_or_else(|_| Err("it panicked".to_owned())).map_err(failed),
+        Err(e) => Err(failed(format!("no thread could be started for it: {e}"))),
+    })
 }
 
 fn syntax_error(error: &Error) -> TemplateError {

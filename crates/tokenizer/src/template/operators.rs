@@ -50,7 +50,9 @@ pub(crate) fn replacement(instruction: &Instruction<'_>) -> Option<(&'static str
         Instruction::Slice => (SLICE, 4),
         Instruction::BuildList(Some(count)) => (LIST, short(*count)?),
         // The engine makes `[]` once; each is a list of its own.
-        Instruction::LoadConst(value) if value.kind() == ValueKind::Seq && value.len() == Some(0) => {
+        Instruction::LoadConst(value)
+            if value.kind() == ValueKind::Seq && value.len() == Some(0) && !value.is_tuple() =>
+        {
             (LIST, 0)
         }
         Instruction::BuildTuple(Some(count)) => (TUPLE, short(*count)?),
