@@ -56,7 +56,7 @@ fn a_stage_that_was_loaded_anew_alone_computes_what_the_others_kept() {
     assert_eq!((show(&out), rebuilding(&out)), (expected.map(str::to_owned).to_vec(), vec![LAST, None]));
     assert!(tokens(&mut s, 1, vec![]).is_empty());
     assert!(s.completed_prompt, "the step behind it comes back when it lets it");
-    let out = tokens(&mut s, 2, vec![result(1, 10, 99)]);
+    let out = tokens(&mut s, 2, vec![result(1, 10, 40)]);
     assert_eq!(show(&out), ["step 3: keep 1 2 | 1@10+1*"]);
     assert_eq!(rebuilding(&out), [None]);
 }
