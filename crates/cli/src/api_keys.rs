@@ -50,8 +50,8 @@ pub fn weaknesses(config: &Config) -> Vec<Weakness> {
     all
 }
 
-/// The keys for a listener at `address`. Without any it must stay on this machine.
-pub fn for_listener(config: &Config, address: SocketAddr) -> anyhow::Result<ApiKeys> {
+/// Whether a listener at `address` has the keys that it needs: without any it must stay on this machine.
+pub fn check_listener(config: &Config, address: SocketAddr) -> anyhow::Result<()> {
     let keys = config.api_keys();
     if !address.ip().is_loopback() && keys.is_empty() {
         bail!("the API would be reachable from other machines at {address}: set `api_keys` for it");
@@ -61,6 +61,13 @@ pub fn for_listener(config: &Config, address: SocketAddr) -> anyhow::Result<ApiK
             "setting `api_proxied` says that a proxy opens the API at {address} to others: set `api_keys` for it"
         );
     }
+    Ok(())
+}
+
+/// The keys for a listener at `address`.
+pub fn for_listener(config: &Config, address: SocketAddr) -> anyhow::Result<ApiKeys> {
+    check_listener(config, address)?;
+    let keys = config.api_keys();
     if !config.list("allowed_origins").is_empty() && keys.is_empty() {
         tracing::warn!(
             "pages of `allowed_origins` are let in by an API key alone, and `api_keys` has none: none of them is let in"

@@ -51,6 +51,11 @@ pub struct Refused {
     pub message: String,
 }
 
+/// Whether the node knows nothing of the name that it was asked for.
+pub fn is_not_found(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.code.as_deref() == Some("not_found"))
+}
+
 impl Client {
     /// The node of this process, which has published its API.
     pub fn of(data_dir: &Path) -> Option<Self> {

@@ -22,6 +22,7 @@ use exo_types::Pooling;
 
 use crate::errors::CommandError;
 use crate::named_keys::{self, NamedKey};
+use crate::suggest;
 
 /// Longest name of a node, in characters.
 const NAME_CHARS_MAX: usize = 64;
@@ -613,8 +614,9 @@ pub fn parse_file(text: &str, path: &Path) -> anyhow::Result<FileSettings> {
     for (name, value) in table {
         if !KEYS.iter().any(|k| k.name == name) {
             let known: Vec<_> = KEYS.iter().map(|k| k.name).collect();
+            let meant = suggest::nearest(&name, known.iter().copied()).map(str::to_owned);
             let (file, known) = (path.display().to_string(), known.join(", "));
-            return Err(CommandError::UnknownSetting { file, name, known }.into());
+            return Err(CommandError::UnknownSetting { file, name, meant, known }.into());
         }
         if let ("api_keys", toml::Value::Table(table)) = (&*name, &value) {
             settings.api_keys =
@@ -689,7 +691,10 @@ mod tests {
     #[test]
     fn a_misspelt_setting_is_named() {
         let error = resolve(&[], &[], "thread = 3").err().unwrap().to_string();
-        assert!(error.contains("`thread` is not a setting"), "{error}");
+        let meant = "`thread` is not a setting; did you mean `threads`? There are: data_dir, ";
+        assert!(error.contains(meant), "{error}");
+        let error = resolve(&[], &[], "colour = 3").err().unwrap().to_string();
+        assert!(error.contains("`colour` is not a setting; there are: data_dir, "), "{error}");
     }
 
     #[test]

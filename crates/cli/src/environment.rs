@@ -3,7 +3,7 @@
 
 use crate::config::{JOIN_TOKEN_VARIABLE, KEYS, PREFIX};
 use crate::stop::STOP_WITH_STDIN;
-use crate::ui;
+use crate::{suggest, ui};
 
 /// What is read beside settings; the last two are for processes that `exo` starts.
 const OTHERS: [&str; 6] =
@@ -28,37 +28,17 @@ fn unknown(names: impl Iterator<Item = String>) -> Vec<String> {
     unknown.sort_unstable();
     let text = |name: &String| {
         let shown = exo_types::printable(name, NAME_CHARS_MAX);
-        match meant(name, &known) {
-            Some(meant) => format!("{shown} is not a setting of exo; did you mean {meant}?"),
+        match suggest::nearest(bare(name), known.iter().map(|known| bare(known))) {
+            Some(meant) => format!("{shown} is not a setting of exo; did you mean {PREFIX}{meant}?"),
             None => format!("{shown} is not a setting of exo, and does nothing: `exo config` lists them"),
         }
     };
     unknown.iter().map(text).collect()
 }
 
-/// The known name that is nearest, if it is so near that it may have been meant: one that differs in a third
-/// of its characters is another.
-fn meant<'a>(name: &str, known: &'a [String]) -> Option<&'a String> {
-    let near = |known: &&String| {
-        let most = ((known.len() - PREFIX.len()) / 3).max(1);
-        (known.len().abs_diff(name.len()) <= most).then(|| distance(name, known)).filter(|far| *far <= most)
-    };
-    known.iter().filter_map(|known| Some((near(&known)?, known))).min().map(|(_, known)| known)
-}
-
-/// Characters to add, leave out or change to make one name of the other (Levenshtein).
-fn distance(from: &str, to: &str) -> usize {
-    // Of the characters of `from` so far: how far they are from each beginning of `to`.
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (at, a) in from.bytes().enumerate() {
-        let mut before = std::mem::replace(&mut row[0], at + 1);
-        for (to_at, b) in to.bytes().enumerate() {
-            let changed = before + usize::from(a != b);
-            before = row[to_at + 1];
-            row[to_at + 1] = changed.min(before + 1).min(row[to_at] + 1);
-        }
-    }
-    row[to.len()]
+/// The name of a variable behind what all begin with.
+fn bare(name: &str) -> &str {
+    name.strip_prefix(PREFIX).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -85,19 +65,5 @@ mod tests {
         let two = said(&["EXO_ZZ", "EXO_LOGS"]);
         assert_eq!(two[0], "EXO_LOGS is not a setting of exo; did you mean EXO_LOG?");
         assert_eq!(two.len(), 2);
-    }
-
-    #[test]
-    fn a_distance_counts_characters_added_left_out_and_changed() {
-        let cases = [
-            ("", "abc", 3),
-            ("abc", "abc", 0),
-            ("abc", "abd", 1),
-            ("abc", "bc", 1),
-            ("kitten", "sitting", 3),
-        ];
-        for (from, to, far) in cases {
-            assert_eq!((distance(from, to), distance(to, from)), (far, far), "{from} {to}");
-        }
     }
 }

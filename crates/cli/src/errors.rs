@@ -34,12 +34,14 @@ pub enum CommandError {
         reference: String,
     },
     /// A file of settings has a name that is none.
-    #[error("{file}: `{name}` is not a setting; there are: {known}")]
+    #[error("{file}: `{name}` is not a setting; {} {known}", there_are(.meant.as_deref()))]
     UnknownSetting {
         /// Which file.
         file: String,
         /// Which name.
         name: String,
+        /// The one that may have been meant.
+        meant: Option<String>,
         /// Those that are.
         known: String,
     },
@@ -108,6 +110,13 @@ impl CommandError {
             Self::NoSuchDevice { .. } => "device_not_shown",
             Self::DriverEnded { .. } => "driver_ended_process",
         }
+    }
+}
+
+fn there_are(meant: Option<&str>) -> String {
+    match meant {
+        Some(meant) => format!("did you mean `{meant}`? There are:"),
+        None => "there are:".to_owned(),
     }
 }
 

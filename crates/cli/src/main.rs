@@ -17,6 +17,7 @@ mod named_keys;
 mod run_node;
 mod shapes;
 mod stop;
+mod suggest;
 mod system;
 mod ui;
 

@@ -304,6 +304,17 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
     })
 }
 
+/// Whether a node would take all settings.
+pub fn check_settings(config: &Config) -> anyhow::Result<()> {
+    node_config(config)?;
+    config.ollama_listen()?;
+    config.allowed_origins()?;
+    for name in ["resume", "api_proxied", "metrics_open", "keys_see_cluster", "leave_out_hosted_tools"] {
+        config.parse::<bool>(name)?;
+    }
+    api_keys::check_listener(config, config.api_listen()?)
+}
+
 /// What computes, by the settings.
 fn device(config: &Config) -> anyhow::Result<DeviceChoice> {
     let backend = config.text("backend");

@@ -4,6 +4,7 @@
 //! ([`printable_lines`]). What comes from a node has been made single lines before that, see `client`.
 #![allow(clippy::print_stdout, reason = "printing is what this module is for")]
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 
@@ -27,7 +28,12 @@ const CELL_PADDING: usize = 2;
 
 /// Whether to colour what goes to this stream.
 pub fn colours(stream: &impl IsTerminal) -> bool {
-    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    stream.is_terminal() && !forbids_colours(std::env::var_os("NO_COLOR").as_deref())
+}
+
+/// Whether a variable says that there be no colours: an empty one says nothing (no-color.org).
+fn forbids_colours(no_color: Option<&OsStr>) -> bool {
+    no_color.is_some_and(|value| !value.is_empty())
 }
 
 /// Prints the error with its causes, then one hint that can be acted on.
@@ -426,6 +432,12 @@ pub fn message(message: Message) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_variable_that_says_something_forbids_colours() {
+        assert!(!forbids_colours(None) && !forbids_colours(Some(OsStr::new(""))));
+        assert!(forbids_colours(Some(OsStr::new("1"))) && forbids_colours(Some(OsStr::new("0"))));
+    }
 
     #[test]
     fn what_was_measured_says_how_often_and_how_long_ago() {

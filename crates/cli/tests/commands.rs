@@ -129,6 +129,29 @@ fn config_shows_where_each_value_comes_from() {
 }
 
 #[test]
+fn config_shows_a_value_that_a_node_would_refuse_and_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("exo.toml");
+    for (line, name) in [("threads = \"x\"", "threads"), ("resume = \"perhaps\"", "resume")] {
+        std::fs::write(&file, line).unwrap();
+        let output = run(&["config", "--config", file.to_str().unwrap()]);
+        let text = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains(&format!("setting `{name}` is `")), "{text}");
+        assert!(stdout(&output).contains("data_dir"), "all are shown all the same");
+    }
+}
+
+#[test]
+fn a_demo_without_a_temporary_folder_says_which_variable_chooses_it() {
+    let nowhere = "/does/not/exist";
+    let mut command = exo(&["demo"]);
+    command.env("TMPDIR", nowhere).env("TMP", nowhere).env("TEMP", nowhere);
+    let text = stderr(&finish(&mut command, SOON));
+    assert!(text.contains("in /does/not/exist, which TMPDIR"), "{text}");
+}
+
+#[test]
 fn one_prompt_is_answered_without_a_running_node_and_nothing_stays() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");

@@ -652,7 +652,9 @@ fn fits_says_in_words_what_these_machines_can_run_and_reads_a_repository_by_its_
         serde_json::from_str(&world.run(&[&["fits", "qwen3-8b", "--json"][..], &on].concat())).unwrap();
     let stages = known["models"][0]["best"]["stages"].as_array().unwrap();
     assert!(stages.iter().all(|stage| stage["weight_bytes"].as_u64() > Some(0)), "{known}");
-    assert!(world.hub.seen().is_empty(), "the catalogue asks nobody");
+    let text = world.run(&[&["fits", "demo"][..], &on].concat());
+    assert!(text.contains("the cluster has it, as Q8_0"), "as `exo plan` knows it: {text}");
+    assert!(world.hub.seen().is_empty(), "neither the catalogue nor a model that is here asks anybody");
     let text = world.run(&[&["fits", "hf.co/org/demo-GGUF"][..], &on].concat());
     assert!(text.contains("best as Q8_0") && text.contains("licence apache-2.0"), "{text}");
     assert!(world.hub.sent_bytes() < 1 << 20, "{} bytes for a head", world.hub.sent_bytes());

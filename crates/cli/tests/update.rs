@@ -234,7 +234,9 @@ fn what_cannot_be_updated_says_why_and_what_would_help() {
     run(&node, &hub, &["pull", "hf.co/org/demo-GGUF"]);
     let text = refused(&node, &hub, &["update", "demo"]);
     assert!(text.contains("`demo` was not fetched from a hub by this machine"), "{text}");
-    assert!(refused(&node, &hub, &["update", "nothing"]).contains("no model `nothing`"));
+    let text = refused(&node, &hub, &["update", "nothing"]);
+    assert!(text.contains("no model `nothing` is known here; there are: "), "{text}");
+    assert!(text.contains("hint: `exo models` lists the models"), "{text}");
     // No room for both; nothing is lost.
     put(&hub, NEW, 128);
     let text = refused(&node, &hub, &["update", "--yes"]);

@@ -123,7 +123,9 @@ fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
     assert_eq!(sample(&text, active), None);
     assert_eq!(sample(&text, "exo_node_up{node=\"three\"}"), Some(0.0));
     let unknown = nodes[0].exo(&["alerts", "silence", "no_such_rule"]);
-    assert!(!unknown.status.success() && support::stderr(&unknown).contains("no alert"), "{unknown:?}");
+    let text = support::stderr(&unknown);
+    assert!(text.contains("no alert `no_such_rule`, and no rule of that name; there are: "), "{text}");
+    assert!(!unknown.status.success() && text.contains("node_lost:"), "{text}");
 
     nodes[0].kill();
     let again = Node::start_in(&nodes[0].data_dir, Start { name: "one", group: "alert", ..Start::default() });
@@ -226,7 +228,11 @@ fn what_is_logged_holds_no_prompt_and_no_answer() {
     let warned = lines(&nodes[0], &["--level", "warn", "--node", "there"]);
     assert!(warned.iter().all(|line| line["name"] == "there" && line["level"] != "trace"), "{warned:?}");
     let nobody = nodes[0].exo(&["logs", "--node", "nobody"]);
-    assert!(support::stderr(&nobody).contains("no node `nobody`"), "{}", support::stderr(&nobody));
+    assert!(
+        support::stderr(&nobody).contains("no node `nobody`; there are: "),
+        "{}",
+        support::stderr(&nobody)
+    );
     let none = nodes[0].exo(&["logs", "--request", "nope", "--target", "nobody's"]);
     let said = support::stderr(&none);
     assert!(none.status.success() && none.stdout.is_empty(), "{said}");

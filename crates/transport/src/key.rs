@@ -19,6 +19,14 @@ pub struct NodeKey(SigningKey);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {
+    /// A folder has its name.
+    #[error(
+        "key file {path} is a folder: move it away, and put the key of a backup in its place if there is one"
+    )]
+    IsFolder {
+        /// The file.
+        path: PathBuf,
+    },
     /// Others may read the secret.
     #[error("key file {path} has mode {mode:04o}, others could read it; run `chmod 600 {path}`")]
     TooOpen {
@@ -99,6 +107,9 @@ fn load(path: &Path) -> Result<NodeKey, KeyFileError> {
     let io_error = |doing, source| KeyFileError::Io { doing, path: path.to_owned(), source };
     let mut file = fs::File::open(path).map_err(|e| io_error("open", e))?;
     let meta = file.metadata().map_err(|e| io_error("look at", e))?;
+    if meta.is_dir() {
+        return Err(KeyFileError::IsFolder { path: path.to_owned() });
+    }
     if let Some(mode) = exo_stdx::mode_open_to_others(&meta) {
         return Err(KeyFileError::TooOpen { path: path.to_owned(), mode });
     }
@@ -170,6 +181,16 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         assert!(matches!(NodeKey::load_or_create(&path), Err(KeyFileError::TooOpen { mode: 0o640, .. })));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_folder_in_the_place_of_a_key_is_called_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.key");
+        fs::create_dir(&path).unwrap();
+        assert!(matches!(NodeKey::load_or_create(&path), Err(KeyFileError::IsFolder { .. })));
+        assert!(path.is_dir());
     }
 
     #[test]

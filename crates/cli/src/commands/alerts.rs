@@ -1,11 +1,12 @@
 //! `exo alerts`: what is wrong in the cluster, and what to do about it.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use exo_api::{AlertView, SilenceRequest};
 use serde_json::Value;
 
 use super::running;
 use crate::args::{Alerts, AlertsAction};
+use crate::client::{Client, is_not_found};
 use crate::config::Config;
 use crate::ui;
 
@@ -15,7 +16,9 @@ pub async fn run(config: &Config, args: &Alerts) -> anyhow::Result<()> {
     if let Some(AlertsAction::Silence { alert, time }) = &args.action {
         let for_s = seconds(time)?;
         let silence = SilenceRequest { alert: alert.clone(), for_s };
-        client.post::<Value>("/exo/v1/alerts/silence", &silence).await?;
+        if let Err(error) = client.post::<Value>("/exo/v1/alerts/silence", &silence).await {
+            return Err(if is_not_found(&error) { with_alerts(&client, error).await } else { error });
+        }
         ui::line(match for_s {
             0 => format!("{alert} is silenced no longer"),
             _ => format!("{alert} is silenced for {time} at this node"),
@@ -39,6 +42,18 @@ pub async fn run(config: &Config, args: &Alerts) -> anyhow::Result<()> {
         ui::titled(&title, &text);
     }
     Ok(())
+}
+
+/// The refusal of an alert that is none, with those that there are.
+async fn with_alerts(client: &Client, error: anyhow::Error) -> anyhow::Error {
+    let Ok(alerts) = client.get::<Vec<AlertView>>("/exo/v1/alerts").await else { return error };
+    let active = alerts.iter().filter(|alert| alert.resolved_unix_s.is_none());
+    let ids: Vec<&str> = active.map(|alert| alert.id.as_str()).collect();
+    let there_are = match ids.as_slice() {
+        [] => "there is none now".to_owned(),
+        ids => format!("there are: {}", ids.join(", ")),
+    };
+    anyhow!("{error}, and no rule of that name; {there_are}; docs/runbook.md has a section for each rule")
 }
 
 /// How bad the worst is called, and a space.

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use exo_api::HubToken;
 use exo_api::fits::{FitPlanView, FitVerdict, FitView, FitsQuery, FitsView};
-use exo_node::fits::{self, FitsCluster};
-use exo_types::{KvDType, shell_word};
+use exo_node::fits::{self, FitsCluster, KnownModel};
+use exo_types::{KvDType, ModelId, shell_word};
 
 use super::asking::asking;
 use super::doctor;
 use super::interrupt::INTERRUPTED;
 use super::plan::cluster_file;
+use super::subject::Subject;
 use crate::args::Fits;
 use crate::client::Client;
 use crate::config::Config;
@@ -78,9 +79,26 @@ async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<
         FitsCluster { devices, links, disks, known, fetches, context_tokens, slots, cache_tokens, kv };
     let Some(reference) = args.reference.clone() else { return show(&fits::fit_catalogue(&cluster), args) };
     let (settings, data_dir) = (super::pull::settings(config)?, config.data_dir());
-    let work =
-        asking(move |cancel| Ok(fits::fit_one(&cluster, &reference, Ok(settings), &data_dir, cancel)?));
+    let work = asking(move |cancel| match known_here(&reference, &data_dir, &cluster)? {
+        Some(known) => Ok(fits::fit_model(&cluster, &known)),
+        None => Ok(fits::fit_one(&cluster, &reference, Ok(settings), &data_dir, cancel)?),
+    });
     show(&work.await?, args)
+}
+
+/// A model that this machine has whole, as `exo plan` on a described cluster finds it. The built-in one is on
+/// every machine.
+fn known_here(text: &str, data_dir: &Path, cluster: &FitsCluster) -> anyhow::Result<Option<KnownModel>> {
+    if !fits::may_be_known(text) {
+        return Ok(None);
+    }
+    let Ok(subject) = Subject::find(text, data_dir) else { return Ok(None) };
+    let holders = match subject {
+        Subject::Demo => cluster.devices.iter().map(|device| device.node).collect(),
+        Subject::Path(_) | Subject::Made(_) => Vec::new(),
+    };
+    let (id, name, model) = (ModelId([0; 32]), text.to_owned(), subject.open()?);
+    Ok(Some(KnownModel { id, name, model, holders }))
 }
 
 fn show(all: &FitsView, args: &Fits) -> anyhow::Result<()> {
@@ -98,7 +116,7 @@ fn show_all(all: &FitsView) {
     let machines =
         if all.machines == 1 { "1 machine".to_owned() } else { format!("{} machines", all.machines) };
     ui::paragraph(format!(
-        "{machines} with {} free for models; texts of up to {} pages at once",
+        "{machines} with {} free for models; texts of up to {} at once",
         ui::bytes(all.memory_free_bytes),
         fits::pages(all.context_tokens)
     ));
@@ -131,13 +149,12 @@ fn show_all(all: &FitsView) {
 
 fn row(model: &FitView) -> Option<Vec<String>> {
     let best = model.best.as_ref()?;
-    let pages = fits::pages(best.context_tokens_max);
     Some(vec![
         model.name.clone(),
         model.good_for.clone(),
         fits::answer_text(best),
         ui::bytes(best.download_bytes),
-        format!("{pages} pages"),
+        fits::pages(best.context_tokens_max),
     ])
 }
 
@@ -178,7 +195,7 @@ fn show_best(model: &FitView, best: &FitPlanView) {
             ui::bytes(best.download_bytes)
         )),
     }
-    ui::paragraph(format!("texts of up to {pages} pages ({tokens} tokens) fit at once"));
+    ui::paragraph(format!("texts of up to {pages} ({tokens} tokens) fit at once"));
     let rows = best.stages.iter().map(|stage| {
         let bytes = stage.weight_bytes + stage.kv_bytes + stage.workspace_bytes;
         let layers = format!("{}..{}", stage.layers.start, stage.layers.end);

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use exo_api::{LOG_RAISED_S, LogLevel, LogLevelRequest, LogLineView, LogsView};
+use anyhow::{Context, anyhow, bail};
+use exo_api::{ClusterView, LOG_RAISED_S, LogLevel, LogLevelRequest, LogLineView, LogsView};
 use serde_json::Value;
 
 use super::running;
 use crate::args::Logs;
-use crate::client::Client;
+use crate::client::{Client, is_not_found};
 use crate::config::Config;
 use crate::ui;
 
@@ -26,7 +26,12 @@ pub async fn run(config: &Config, args: &Logs) -> anyhow::Result<()> {
         let (word, minutes) = (level.as_str(), LOG_RAISED_S / 60);
         ui::note(&format!("this node keeps {word} lines of {shown} for {minutes} minutes"));
     }
-    let mut next = show(&client, args, None).await?;
+    let mut next = match show(&client, args, None).await {
+        Err(error) if args.node.is_some() && is_not_found(&error) => {
+            return Err(with_nodes(&client, error).await);
+        }
+        told => told?,
+    };
     if !args.follow {
         return Ok(());
     }
@@ -34,6 +39,13 @@ pub async fn run(config: &Config, args: &Logs) -> anyhow::Result<()> {
         tokio::time::sleep(LOOK_EVERY).await;
         next = show(&client, args, Some(&next)).await?;
     }
+}
+
+/// The refusal of a node that is none, with those that there are.
+async fn with_nodes(client: &Client, error: anyhow::Error) -> anyhow::Error {
+    let Ok(view) = client.get::<ClusterView>("/exo/v1/cluster").await else { return error };
+    let names: Vec<&str> = view.nodes.iter().map(|node| node.name.as_str()).collect();
+    anyhow!("{error}; there are: {}", names.join(", "))
 }
 
 /// Shows what there is behind `after`, and says what to ask for next.

@@ -1,13 +1,18 @@
-//! `exo config`: every setting, its value, and where that came from.
+//! `exo config`: every setting, its value, and where that came from; and which a node would refuse.
 
 use crate::api_keys;
 use crate::args::Json;
 use crate::config::{Config, default_file};
-use crate::{environment, ui};
+use crate::{environment, run_node, ui};
 
-/// Prints the settings.
+/// Prints the settings, and fails where `exo start` would for one of them.
 pub fn run(config: &Config, json: Json) -> anyhow::Result<()> {
     environment::warn_of_unknown();
+    show(config, json)?;
+    run_node::check_settings(config)
+}
+
+fn show(config: &Config, json: Json) -> anyhow::Result<()> {
     if json.json {
         let all: serde_json::Map<_, _> = config
             .entries()

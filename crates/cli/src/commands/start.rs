@@ -1,5 +1,6 @@
 //! `exo` and `exo start`: run a node until Ctrl-C.
 
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,6 +31,7 @@ pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     };
     let mut notices = running.node.notices();
     greet(&running, &first_view(&running).await?);
+    other_port(config, running.node.listen_addr())?.iter().for_each(|text| ui::warning(text));
     let joining = tokio::spawn(super::pairing::join_by_environment(running.client.clone()));
     let others = tokio::spawn(tell_of_others(running.node.facade()));
     let mut is_asked = false;
@@ -90,6 +92,19 @@ pub async fn first_view(running: &run_node::Running) -> anyhow::Result<ClusterVi
     }
 }
 
+/// What to say where another port than the one that was named is open to other nodes.
+fn other_port(config: &Config, used: SocketAddr) -> anyhow::Result<Option<String>> {
+    let asked = config.listen()?;
+    let is_as_asked = asked.port() == 0 || asked.port() == used.port();
+    Ok((!is_as_asked && !config.is_default("listen")).then(|| {
+        let (port, source) = (used.port(), config.source("listen"));
+        format!(
+            "{asked} of the setting `listen` (from {source}) is taken, so that other nodes reach this one at port {port}: name that \
+             one with --peer elsewhere, or end the program that has the other and start exo again"
+        )
+    }))
+}
+
 /// Which other nodes answer, and which are only known.
 fn others(view: &ClusterView) -> String {
     let others = || view.nodes.iter().filter(|node| !node.is_self);
@@ -134,4 +149,28 @@ fn greet(running: &run_node::Running, view: &ClusterView) {
             "  removed    this node was removed from its cluster, for good; its models stay: end it, and `exo leave` makes it a new one"
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_port_that_was_named_and_is_taken_is_told() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let told = |listen: Option<&str>, used: u16| {
+            let flags: BTreeMap<_, _> =
+                listen.map(|listen| ("listen", listen.to_owned())).into_iter().collect();
+            let config = Config::resolve(&flags, &|_| None, Some(file.path())).unwrap();
+            other_port(&config, SocketAddr::from(([0, 0, 0, 0], used))).unwrap()
+        };
+        let text = told(Some("0.0.0.0:4000"), 40123).unwrap();
+        assert!(text.starts_with("0.0.0.0:4000 of the setting `listen` (from flag) is taken"), "{text}");
+        assert!(text.contains("at port 40123: name that one with --peer"), "{text}");
+        for (listen, used) in [(Some("0.0.0.0:4000"), 4000), (Some("0.0.0.0:0"), 40123), (None, 40123)] {
+            assert_eq!(told(listen, used), None, "{listen:?}");
+        }
+    }
 }

@@ -28,6 +28,8 @@ const ROOM_MAX: Duration = Duration::from_secs(8);
 /// Models that the hub is asked for at once, and in one query.
 const LOOKS: usize = 8;
 const MODELS_MAX: usize = 256;
+/// Models that a refusal names.
+const NAMED_MAX: usize = 20;
 /// A commit in hexadecimal digits.
 const COMMIT_CHARS: [usize; 2] = [40, 64];
 
@@ -124,7 +126,11 @@ impl NodeDownloads {
             let named = names.into_iter().map(|name| {
                 let name = exo_types::printable(&name, 200);
                 let record = store.find(&name).map_err(|error| match error {
-                    FindError::Nothing { .. } => AdminError::NotFound { what: "model", name: name.clone() },
+                    FindError::Nothing { .. } => {
+                        let all = store.list().unwrap_or_default().into_iter();
+                        let known = all.map(|record| record.name).take(NAMED_MAX).collect();
+                        AdminError::ModelUnknown { model: name.clone(), known }
+                    }
                     error => AdminError::Invalid { param: "models".to_owned(), message: chain(&error) },
                 })?;
                 let no_hub = || AdminError::Invalid {

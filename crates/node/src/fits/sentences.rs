@@ -49,17 +49,22 @@ fn seconds(seconds: f64) -> String {
     }
 }
 
-/// A context as pages of text.
-pub fn pages(tokens: u32) -> u32 {
+/// A context as pages of text: "1 page", "6 pages".
+pub fn pages(tokens: u32) -> String {
+    let pages = page_count(tokens);
+    if pages == 1 { "1 page".to_owned() } else { format!("{pages} pages") }
+}
+
+fn page_count(tokens: u32) -> u32 {
     (f64::from(tokens) * WORDS_PER_TOKEN / WORDS_PER_PAGE).round().max(1.0) as u32
 }
 
 /// "shorter texts: 2,048 tokens (3 pages) at once, not 4,096 (6)"
 pub fn shorter(fits: u32, asked: u32) -> String {
     format!(
-        "shorter texts: {fits} tokens (about {} pages) at once, not {asked} ({})",
+        "shorter texts: {fits} tokens (about {}) at once, not {asked} ({})",
         pages(fits),
-        pages(asked)
+        page_count(asked)
     )
 }
 

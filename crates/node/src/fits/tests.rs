@@ -90,6 +90,11 @@ fn the_best_type_is_the_largest_that_is_fast_enough_and_else_the_fastest() {
 }
 
 #[test]
+fn one_page_is_no_pages() {
+    assert_eq!([1, 600, 4096].map(super::pages), ["1 page", "1 page", "6 pages"]);
+}
+
+#[test]
 fn a_context_that_is_too_long_is_the_smallest_change() {
     let view = fit_known(&cluster("laptop=7@100", 40_960), find_known("qwen3-8b").unwrap());
     assert_eq!(view.verdict, FitVerdict::TooLarge);

@@ -65,7 +65,11 @@ impl Nodes {
             DeviceChoice::parse(backend, "")?;
         }
         let root = tempfile::Builder::new().prefix("exo-demo-").tempdir();
-        let root = root.context("cannot make a temporary folder for the demo")?;
+        let root = root.with_context(|| {
+            let folder = std::env::temp_dir();
+            let folder = folder.display();
+            format!("cannot make a folder for the demo in {folder}, which TMPDIR (on Windows TMP) chooses")
+        })?;
         // A configuration file of its own, or the nodes would read the user's.
         std::fs::write(root.path().join("config.toml"), "")
             .with_context(|| format!("cannot write into {}", root.path().display()))?;
