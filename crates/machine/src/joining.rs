@@ -283,8 +283,8 @@ struct Stranger {
     has_refused: bool,
     /// Its last answer was a refusal.
     is_refusing: bool,
-    /// Since when it answers that it should be asked later. Silence in between ends nothing: who is silent now
-    /// and then would have its time anew each time, and hold up whoever waits for it.
+    /// Since when it answers that it should be asked later. Silence in between ends nothing: who is silent
+    /// now and then would have its time anew each time, and hold up whoever waits for it.
     later_since: Option<Time>,
     /// How it refused when a person was last told.
     told: Option<Notice>,
