@@ -1,9 +1,9 @@
-//! All nodes are killed at once while models are placed and unloaded and a node is let in and put out, and
-//! start again one by one: what was acknowledged is there, and the cluster serves.
+//! All nodes are killed at once while models are placed and unloaded and a member is put out, and start again
+//! one by one: what was acknowledged is there, and the cluster serves.
 //!
 //! The rounds are of one cluster of three nodes, so that each also meets what the rounds before have left.
-//! The node that is let in is a fourth one, with another key in each round. What a power cut does to disks is
-//! the simulator's.
+//! The member is a fourth node with another key in each round, let in just before; in every second round it
+//! stays. What a power cut does to disks is the simulator's.
 
 mod acknowledged;
 mod orders;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use self::acknowledged::{Acknowledged, Counts, Subject};
 use self::orders::there;
@@ -147,13 +147,10 @@ impl Blackouts {
         self.put_guest_out(admin)?;
         let guest = self.hear_guest(admin)?;
         self.guest = Some(guest.clone());
-        // Whoever is let in is a member once it asks again, which takes longer than the orders: in every
-        // second round it is one before them, so that it can be put out.
-        let is_in = seed.is_multiple_of(2);
-        if is_in {
-            self.let_in(admin, &guest)?;
-        }
-        self.order_and_kill(&mut rng, admin, &guest, is_in)?;
+        self.let_in(admin, &guest)?;
+        // In every second round it is to be a member afterwards, in the others none.
+        let is_put_out = seed.is_multiple_of(2);
+        self.order_and_kill(&mut rng, admin, is_put_out.then_some(&*guest))?;
         let started = self.start_again(&mut rng, apart)?;
         let took = self.wait_serving(started)?;
         self.check()?;
@@ -206,35 +203,34 @@ impl Blackouts {
         Ok(guest)
     }
 
-    /// Lets the fourth node in, and waits until it is a member.
+    /// Lets the fourth node in, and waits until it is a member: it is one once it asks again, which takes
+    /// longer than the orders.
     fn let_in(&self, admin: usize, guest: &str) -> anyhow::Result<()> {
         let server = &self.cluster.nodes()[admin].server;
-        orders::admit(server, guest, &self.acknowledged)?;
+        server.post("/exo/v1/members", &json!({ "node": guest }), ANSWER_MAX)?;
         let member = Subject::Member(guest.to_owned());
         wait_for("the fourth node to be a member", (ASK_MAX, POLL), || {
             Ok(there(server)?.contains(&member).then_some(()))
-        })
+        })?;
+        self.acknowledged.is_there(member);
+        Ok(())
     }
 
-    /// Gives orders, and kills all nodes while some are under way.
-    fn order_and_kill(
-        &mut self,
-        rng: &mut Rng,
-        admin: usize,
-        guest: &str,
-        is_in: bool,
-    ) -> anyhow::Result<()> {
+    /// Gives orders, one that puts a member out among them, and kills all nodes while some are under way.
+    fn order_and_kill(&mut self, rng: &mut Rng, admin: usize, put_out: Option<&str>) -> anyhow::Result<()> {
         let ms = ORDERS_MS.start + rng.below(ORDERS_MS.len());
-        let turns_after = Duration::from_millis(rng.below(ms) as u64);
-        let [places, admits] = [rng.below(NODES), admin].map(|at| self.cluster.nodes()[at].server.clone());
+        let put_out_after = Duration::from_millis(rng.below(ms) as u64);
+        let [places, removes] = [rng.below(NODES), admin].map(|at| self.cluster.nodes()[at].server.clone());
         let (model, acknowledged, is_over) = (&self.model, &self.acknowledged, AtomicBool::new(false));
         let cluster = &mut self.cluster;
         std::thread::scope(|scope| {
             scope.spawn(|| orders::place_and_unload(&places, model, acknowledged, &is_over));
-            scope.spawn(|| {
-                rest(turns_after);
-                orders::turn(&admits, guest, is_in, acknowledged, &is_over);
-            });
+            if let Some(guest) = put_out {
+                scope.spawn(|| {
+                    rest(put_out_after);
+                    orders::put_out(&removes, guest, acknowledged, &is_over);
+                });
+            }
             rest(Duration::from_millis(ms as u64));
             let killed = cluster.kill_all();
             is_over.store(true, Ordering::Relaxed);

@@ -14,6 +14,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Epoch, Instance, placements};
+use super::concurrent::prompt_tokens;
 use super::runs::RunOptions;
 use super::streams::{Asking, Question, beside, completion, longest_pause, percentile, sorted, undisturbed};
 use super::{Verdict, rest, wait_for};
@@ -47,11 +48,22 @@ pub struct Options {
     /// How tokens are drawn; 0 takes the likeliest
     #[arg(long, default_value_t = 1.0)]
     temperature: f64,
+    /// A prompt of so many tokens, with the layers spread evenly: says what the kill of a stage costs beside it
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=32768))]
+    history: u32,
     #[command(flatten)]
     runs: RunOptions,
 }
 
 impl Options {
+    fn question(&self, model: &str, seed: u64) -> Value {
+        let mut body = completion(model, TOKENS, self.temperature, seed);
+        if self.history > 0 {
+            body["prompt"] = json!(prompt_tokens(self.history, seed as u32));
+        }
+        body
+    }
+
     fn stop(&self) -> Option<Duration> {
         self.stop.map(Duration::from_secs)
     }
@@ -211,7 +223,7 @@ fn strike(cluster: &mut Cluster, options: &Options, who: Who, seed: u64) -> anyh
     let model = cluster.model(options.runs.model.as_deref())?;
     cluster.wait_united()?;
     let coordinator = cluster.coordinator(0)?;
-    let instance = place(cluster, &model, (who == Who::Coordinator).then_some(coordinator))?;
+    let instance = place(cluster, &model, (who == Who::Coordinator).then_some(coordinator), options.history)?;
     let stages = cluster.stages_of(&instance)?;
     let victim = match who.stage() {
         Some(stage) => *stages.get(stage).context("the model is on too few stages")?,
@@ -229,7 +241,7 @@ fn strike(cluster: &mut Cluster, options: &Options, who: Who, seed: u64) -> anyh
     };
     let servers = others.iter().map(|at| &cluster.nodes()[*at].server);
     let seeds = (0..streams).map(|number| seed.wrapping_mul(STREAMS).wrapping_add(number));
-    let bodies = seeds.map(|seed| completion(&model, TOKENS, options.temperature, seed));
+    let bodies = seeds.map(|seed| options.question(&model, seed));
     let questions = Question::several(servers, bodies)?;
     let lost = cluster.layers_of(&instance, victim)?;
     let loaded = loads(cluster, &others)?;
@@ -246,6 +258,15 @@ fn strike(cluster: &mut Cluster, options: &Options, who: Who, seed: u64) -> anyh
     let loads = new_loads(&loaded, &loads(cluster, &others)?, lost.as_deref());
     let pause = times.iter().map(|times| times.longest_pause_since(struck)).max().unwrap_or_default();
     let beyond = longest_pause(&times).saturating_sub(undisturbed);
+    if options.history > 0 {
+        let (first_after, lost) = (questions.first().map(|q| q.first_after), lost.unwrap_or_default());
+        eprintln!(
+            "seed {seed}: first token after {} of {} tokens; lost were the layers {lost}; the next token came after {}",
+            ms(first_after.unwrap_or_default()),
+            options.history,
+            ms(pause)
+        );
+    }
     Ok(Outcome { pause, beyond, noticed, loads })
 }
 
@@ -262,12 +283,18 @@ fn new_loads(before: &[Vec<String>], after: &[Vec<String>], lost: Option<&str>) 
     [of_the_lost.len(), others.len()]
 }
 
-/// Places the model over all nodes, or over all but one.
-fn place(cluster: &mut Cluster, model: &str, without: Option<usize>) -> anyhow::Result<Instance> {
+/// Places the model over all nodes, or over all but one; evenly where there is a history to compute.
+fn place(
+    cluster: &mut Cluster,
+    model: &str,
+    without: Option<usize>,
+    history: u32,
+) -> anyhow::Result<Instance> {
     let nodes = NODES - usize::from(without.is_some());
     let exclude: Vec<&str> = without.iter().map(|at| cluster.nodes()[*at].name).collect();
     let order = json!({
-        "model": model, "nodes_min": nodes, "context_tokens": CONTEXT, "slots": STREAMS, "exclude": exclude,
+        "model": model, "nodes_min": nodes, "context_tokens": CONTEXT + history, "slots": STREAMS,
+        "exclude": exclude, "objective": if history > 0 { "throughput" } else { "latency" },
     });
     let instance = cluster.place_as(0, &order)?;
     if instance.stages != nodes {

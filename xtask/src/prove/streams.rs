@@ -139,13 +139,17 @@ pub struct Question {
     server: Server,
     body: Value,
     answer: String,
+    /// Until the first token, when nothing happens.
+    pub first_after: Duration,
 }
 
 impl Question {
     /// Asks once, while nothing happens.
     pub fn new(server: &Server, body: Value) -> anyhow::Result<Self> {
-        let answer = ask(server, &body, ANSWER_MAX, |_| {}).context("an answer that nothing disturbs")?.text;
-        Ok(Self { server: server.clone(), body, answer })
+        let asked = Instant::now();
+        let answer = ask(server, &body, ANSWER_MAX, |_| {}).context("an answer that nothing disturbs")?;
+        let first_after = answer.times.0.first().map_or(Duration::ZERO, |first| *first - asked);
+        Ok(Self { server: server.clone(), body, answer: answer.text, first_after })
     }
 
     /// One for each of these bodies, to these servers in turns.

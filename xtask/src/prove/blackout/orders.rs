@@ -1,5 +1,4 @@
-//! Orders that clients give until the nodes are gone: models are placed and unloaded, a node is let in and
-//! put out.
+//! Orders that clients give until the nodes are gone: models are placed and unloaded, a member is put out.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,22 +34,11 @@ pub fn place_and_unload(server: &Server, model: &str, acknowledged: &Acknowledge
     }
 }
 
-/// Puts a member out, or lets a node in that asks, until that is acknowledged.
-pub fn turn(admin: &Server, guest: &str, is_in: bool, acknowledged: &Acknowledged, is_over: &AtomicBool) {
-    while !is_over.load(Ordering::Relaxed) {
-        let done = if is_in { remove(admin, guest, acknowledged) } else { admit(admin, guest, acknowledged) };
-        match done {
-            Ok(()) => return,
-            Err(_) => std::thread::park_timeout(AGAIN),
-        }
+/// Puts a member out, until that is acknowledged.
+pub fn put_out(admin: &Server, node: &str, acknowledged: &Acknowledged, is_over: &AtomicBool) {
+    while !is_over.load(Ordering::Relaxed) && remove(admin, node, acknowledged).is_err() {
+        std::thread::park_timeout(AGAIN);
     }
-}
-
-/// Lets a node in that asks.
-pub fn admit(admin: &Server, guest: &str, acknowledged: &Acknowledged) -> anyhow::Result<()> {
-    admin.post("/exo/v1/members", &json!({ "node": guest }), ORDER_MAX)?;
-    acknowledged.is_there(Subject::Member(guest.to_owned()));
-    Ok(())
 }
 
 /// Puts a member out.

@@ -51,7 +51,7 @@ pub fn strike(cluster: &mut Cluster, options: &Options, seed: u64) -> anyhow::Re
     let model = cluster.model(options.runs.model.as_deref())?;
     cluster.wait_united()?;
     let driver = (cluster.coordinator(0)? + 1) % NODES;
-    place(cluster, &model, Some(driver))?;
+    place(cluster, &model, Some(driver), 0)?;
     let others: Vec<usize> = (0..NODES).filter(|at| *at != driver).collect();
     let [own, other] =
         [driver, others[usize::from(!seed.is_multiple_of(2))]].map(|at| cluster.nodes()[at].server.clone());
