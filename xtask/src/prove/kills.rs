@@ -48,7 +48,7 @@ pub struct Options {
     /// How tokens are drawn; 0 takes the likeliest
     #[arg(long, default_value_t = 1.0)]
     temperature: f64,
-    /// A prompt of so many tokens, with the layers spread evenly: says what the kill of a stage costs beside it
+    /// A prompt of so many tokens, with the layers spread evenly; says what it took beside each pause
     #[arg(long, value_name = "TOKENS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=32768))]
     history: u32,
     #[command(flatten)]
