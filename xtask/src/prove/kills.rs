@@ -48,7 +48,7 @@ pub struct Options {
     /// How tokens are drawn; 0 takes the likeliest
     #[arg(long, default_value_t = 1.0)]
     temperature: f64,
-    /// A prompt of so many tokens, with the layers spread evenly; says what it took beside each pause
+    /// A prompt of so many tokens; says what it took beside each pause
     #[arg(long, value_name = "TOKENS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=32768))]
     history: u32,
     #[command(flatten)]
@@ -162,12 +162,18 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
         Who::Driver => driver::strike(cluster, options, seed),
         _ => strike(cluster, options, who, seed),
     };
-    let verdict = |who: Who, times: u32, outcomes: &[Outcome]| verdict(who, options.stop(), times, outcomes);
+    let verdict = |who: Who, times: u32, outcomes: &[Outcome]| {
+        let mut bounds = Bounds::of(who, options.stop());
+        if options.history > 0 {
+            // The lost layers compute it: what that takes stands beside each run.
+            (bounds.p50, bounds.p95) = (None, None);
+        }
+        verdict(who, options.stop(), &bounds, times, outcomes)
+    };
     options.runs.verdicts(&options.who, |_| NODES, run, verdict)
 }
 
-fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -> Verdict {
-    let bounds = Bounds::of(who, stop);
+fn verdict(who: Who, stop: Option<Duration>, bounds: &Bounds, times: u32, outcomes: &[Outcome]) -> Verdict {
     let pauses = sorted(outcomes.iter().map(|outcome| outcome.pause));
     let beyond = sorted(outcomes.iter().map(|outcome| outcome.beyond));
     let noticed = sorted(outcomes.iter().map(|outcome| outcome.noticed.unwrap_or(NOTICE_MAX)));
@@ -283,7 +289,7 @@ fn new_loads(before: &[Vec<String>], after: &[Vec<String>], lost: Option<&str>) 
     [of_the_lost.len(), others.len()]
 }
 
-/// Places the model over all nodes, or over all but one; evenly where there is a history to compute.
+/// Places the model over all nodes, or over all but one.
 fn place(
     cluster: &mut Cluster,
     model: &str,
@@ -293,8 +299,7 @@ fn place(
     let nodes = NODES - usize::from(without.is_some());
     let exclude: Vec<&str> = without.iter().map(|at| cluster.nodes()[*at].name).collect();
     let order = json!({
-        "model": model, "nodes_min": nodes, "context_tokens": CONTEXT + history, "slots": STREAMS,
-        "exclude": exclude, "objective": if history > 0 { "throughput" } else { "latency" },
+        "model": model, "nodes_min": nodes, "context_tokens": CONTEXT + history, "slots": STREAMS, "exclude": exclude,
     });
     let instance = cluster.place_as(0, &order)?;
     if instance.stages != nodes {

@@ -2,6 +2,10 @@ use clap::Parser;
 
 use super::*;
 
+fn verdict(who: Who, stop: Option<Duration>, times: u32, outcomes: &[Outcome]) -> Verdict {
+    super::verdict(who, stop, &Bounds::of(who, stop), times, outcomes)
+}
+
 #[derive(Parser)]
 struct Cli {
     #[command(flatten)]
