@@ -345,7 +345,7 @@ pub enum Answer {
     Acted(Result<(), ActRefusal>),
     /// To `Join`: a member there, or why not.
     Joined(Result<JoinedByCode, JoinFailure>),
-    /// To `Invite` and `Refuse`: the stranger's name.
+    /// To `Invite`, once the stranger is a member on disk, and `Refuse`: the stranger's name.
     Invited(Result<String, AdminError>),
     /// To `Models` and `ModelsAfterScan`.
     Models(Vec<ModelHolders>),

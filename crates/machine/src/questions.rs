@@ -34,7 +34,10 @@ impl NodeMachine {
                     .with_joining(|joining, context, out| joining.by_code(context, reply, wanted, out));
             }
             Question::Instances => Answer::Instances(self.instances.to_vec()),
-            Question::Invite { node } => Answer::Invited(self.invite(node)),
+            Question::Invite { node } => match self.invite(reply, node) {
+                Ok(()) => return,
+                Err(error) => Answer::Invited(Err(error)),
+            },
             Question::Refuse { node } => Answer::Invited(self.refuse_stranger(node)),
             Question::Door { lasting } => return self.door(reply, lasting),
             Question::Models => Answer::Models(self.models_held()),
@@ -62,9 +65,11 @@ impl NodeMachine {
         self.reply(reply, answer);
     }
 
-    fn invite(&mut self, node: NodeId) -> Result<String, AdminError> {
+    /// The person is answered when the stranger's entry is on disk.
+    fn invite(&mut self, reply: ReplyId, node: NodeId) -> Result<(), AdminError> {
         self.check_admin().map_err(|refusal| AdminError::Conflict { message: refusal.to_string() })?;
-        self.joining.invite(node).ok_or_else(|| not_asking(node))
+        let has_asked = self.with_joining(|joining, _, out| joining.invite(node, reply, out));
+        if has_asked { Ok(()) } else { Err(not_asking(node)) }
     }
 
     fn refuse_stranger(&mut self, node: NodeId) -> Result<String, AdminError> {

@@ -200,8 +200,7 @@ impl ViewInputs<'_> {
             address: request.listen.to_string(),
             check_words: request.words.clone(),
         };
-        // Whom a person let in asks for nothing any more.
-        self.requests.iter().filter(|(_, request)| !request.is_admitted()).map(view).collect()
+        self.requests.iter().map(view).collect()
     }
 
     /// What the model is called now: since it was placed, a newer commit may have taken its name.

@@ -258,14 +258,7 @@ impl Facade for NodeFacade {
     }
 
     fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>> {
-        Box::pin(async move {
-            let name = match self.ask(Question::Invite { node }, ANSWER_MAX).await {
-                Ok(Answer::Invited(name)) => name?,
-                other => return Err(AdminError::from(NoAnswer::of(other))),
-            };
-            let role = MemberRole::Worker;
-            Ok(MemberView { node: node.to_full(), name, role, is_self: false, check_words: None })
-        })
+        Box::pin(self.let_in(node))
     }
 
     fn refuse_node(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {

@@ -96,7 +96,7 @@ async fn one(client: &Client, view: &ClusterView, node: &str, args: &Admit) -> a
     }
     let id = node_word(&member.node);
     ui::line(format!(
-        "{} is let in when it asks next, within seconds; undo with `exo remove {id}`",
+        "{} is let in, and joins when it asks next, within seconds; undo with `exo remove {id}`",
         member.name
     ));
     Ok(())

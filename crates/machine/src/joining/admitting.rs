@@ -3,16 +3,17 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use exo_api::AdminError;
 use exo_trust::{Act, View};
 use exo_types::{NodeId, Time};
 
 use super::catching_up::trust_for;
 use super::requests::RequestNotice;
 use super::{
-    Context, JoinAnswer, JoinAsk, JoinPurpose, JoinRefusal, Joining, JoiningOutput, Stranger, Welcome,
+    Context, JoinAnswer, JoinAsk, JoinPurpose, JoinRefusal, Joining, JoiningOutput, NEVER, Stranger, Welcome,
     known_name, notice,
 };
-use crate::{ActRefusal, Effect, ExchangeId, JoinEffect, Notice};
+use crate::{ActRefusal, Answer, Effect, ExchangeId, JoinEffect, Notice, ReplyId};
 
 /// Exchanges that wait for a signature or the disk at once.
 const ADMISSIONS_MAX: usize = 64;
@@ -76,10 +77,24 @@ impl Decision {
     }
 }
 
+/// Who waits for an admission.
+#[derive(Clone, Copy, Debug)]
+enum AdmissionAsker {
+    /// The stranger itself.
+    Stranger {
+        /// Its question.
+        exchange: ExchangeId,
+        /// It has been told to ask again.
+        is_answered: bool,
+    },
+    /// A person who lets in a stranger that has asked before.
+    Person(ReplyId),
+}
+
 /// A stranger that is being let in: its entry is being signed and written.
 #[derive(Debug)]
 pub(super) struct Admission {
-    exchange: ExchangeId,
+    asker: AdmissionAsker,
     node: NodeId,
     name: String,
     on_sight: bool,
@@ -90,8 +105,6 @@ pub(super) struct Admission {
     /// Where the stranger listens.
     listen: SocketAddr,
     until: Time,
-    /// The exchange has been told to ask again.
-    is_answered: bool,
 }
 
 impl Admission {
@@ -101,10 +114,30 @@ impl Admission {
 }
 
 impl Joining {
-    /// A person lets in a stranger that has asked, whose name this returns. It learns of it when it asks
-    /// again.
-    pub fn invite(&mut self, node: NodeId) -> Option<String> {
-        self.requests.admit(node)
+    /// A person lets in a stranger that has asked; `false` if it has not. The person is answered once its
+    /// entry is on disk, and it learns of it when it asks again.
+    pub fn invite(&mut self, node: NodeId, reply: ReplyId, out: &mut Vec<JoiningOutput>) -> bool {
+        let Some(request) = self.requests.get(node) else { return false };
+        let admission = Admission {
+            asker: AdmissionAsker::Person(reply),
+            node,
+            name: request.name.clone(),
+            on_sight: false,
+            has_place: false,
+            words: request.words.clone(),
+            listen: request.listen,
+            // Every act comes to an end, and the person is told which.
+            until: NEVER,
+        };
+        self.admit(admission, out);
+        true
+    }
+
+    fn admit(&mut self, admission: Admission, out: &mut Vec<JoiningOutput>) {
+        let act = Act::Admit { node: admission.node, name: admission.name.clone() };
+        self.admission_last += 1;
+        self.admissions.insert(self.admission_last, admission);
+        out.push(JoiningOutput::Act { admission: self.admission_last, act });
     }
 
     /// A person refuses a stranger that has asked, whose name this returns. It is neither shown nor let in on
@@ -134,28 +167,15 @@ impl Joining {
                 answer(out, asked.exchange, JoinAnswer::Later);
             }
             Decision::Admit { name, on_sight } => {
-                let (exchange, node, listen) = (asked.exchange, asked.node, asked.listen());
-                let until = ctx.now.time + ANSWER_MAX;
-                let act = Act::Admit { node, name: name.clone() };
-                let (words, is_answered) = (asked.words, false);
+                let (node, listen) = (asked.node, asked.listen());
+                let asker = AdmissionAsker::Stranger { exchange: asked.exchange, is_answered: false };
                 let has_place = on_sight && self.opened.has_places(ctx.now);
                 if has_place && self.opened.take_place() {
                     out.push(JoiningOutput::Stale);
                 }
-                let admission = Admission {
-                    exchange,
-                    node,
-                    name,
-                    on_sight,
-                    has_place,
-                    words,
-                    listen,
-                    until,
-                    is_answered,
-                };
-                self.admission_last += 1;
-                self.admissions.insert(self.admission_last, admission);
-                out.push(JoiningOutput::Act { admission: self.admission_last, act });
+                let (words, until) = (asked.words, ctx.now.time + ANSWER_MAX);
+                let admission = Admission { asker, node, name, on_sight, has_place, words, listen, until };
+                self.admit(admission, out);
             }
         }
     }
@@ -208,8 +228,7 @@ impl Joining {
         if self.admissions.values().any(|admission| admission.node == *node) {
             return Decision::Answer(JoinAnswer::Later); // its entry is on its way to disk
         }
-        let is_admitted = self.requests.get(*node).is_some_and(|request| request.is_admitted);
-        let is_invited = is_admitted || asked.has_code;
+        let is_invited = asked.has_code;
         if !is_invited && self.requests.is_refused(ctx.now.time, *node) {
             return Decision::refuse(JoinRefusal::RefusedByPerson);
         }
@@ -293,25 +312,29 @@ impl Joining {
         let Some(admission) = self.admissions.remove(&admission) else {
             return tracing::trace!(admission, last = self.admission_last, "an answer too late");
         };
-        let with = match result {
-            Ok(()) => {
-                self.admitted(&admission, out);
-                welcome(ctx)
+        match &result {
+            Ok(()) => self.admitted(&admission, out),
+            Err(refusal) => tracing::warn!(peer = %admission.node, %refusal, "a node could not be let in"),
+        }
+        match admission.asker {
+            AdmissionAsker::Stranger { is_answered: true, .. } => {
+                tracing::trace!(peer = %admission.node, "recorded too late for its exchange");
             }
-            Err(refusal) => {
-                tracing::warn!(peer = %admission.node, %refusal, "a node could not be let in");
-                JoinAnswer::Refused(JoinRefusal::from(&refusal))
+            AdmissionAsker::Stranger { exchange, is_answered: false } => {
+                let refused = |refusal: ActRefusal| JoinAnswer::Refused(JoinRefusal::from(&refusal));
+                answer(out, exchange, result.map_or_else(refused, |()| welcome(ctx)));
             }
-        };
-        if admission.is_answered {
-            tracing::trace!(peer = %admission.node, "recorded too late for its exchange");
-        } else {
-            answer(out, admission.exchange, with);
+            AdmissionAsker::Person(reply) => {
+                let refused = |refusal: ActRefusal| AdminError::Conflict { message: refusal.to_string() };
+                let answer = Answer::Invited(result.map(|()| admission.name).map_err(refused));
+                out.push(JoiningOutput::Effect(Effect::Reply { reply, answer }));
+            }
         }
         self.advance(ctx, out);
     }
 
-    /// A member is recorded because it asked here. It may connect before it hears of it.
+    /// A member is recorded because it asked here. It may connect before it hears of it, and where a person
+    /// let it in that may be long after.
     fn admitted(&mut self, admission: &Admission, out: &mut Vec<JoiningOutput>) {
         let node = admission.node;
         if self.requests.remove(node) {
@@ -344,9 +367,12 @@ impl Joining {
                 return true;
             }
             tracing::trace!(admission = number, ?admission, "an admission takes too long");
-            let is_over = std::mem::replace(&mut admission.is_answered, true);
+            let AdmissionAsker::Stranger { exchange, is_answered } = &mut admission.asker else {
+                return true;
+            };
+            let is_over = std::mem::replace(is_answered, true);
             if !is_over {
-                answer(out, admission.exchange, JoinAnswer::Later);
+                answer(out, *exchange, JoinAnswer::Later);
                 admission.until = now + LATE_ANSWER_MAX;
             }
             !is_over

@@ -15,8 +15,6 @@ const TOLD_MAX: usize = 8;
 const TOLD_LASTS: Duration = Duration::from_secs(600);
 /// Who asks is shown for so long behind its last time. It asks again after 15 s while it runs.
 const SHOWN_FOR: Duration = Duration::from_secs(60);
-/// Who was let in may come for so long behind its last time.
-const ADMITTED_LASTS: Duration = Duration::from_secs(3600);
 /// How long a stranger is not shown that a person has refused.
 const REFUSED_LASTS: Duration = Duration::from_secs(3600);
 /// Refused ones that are remembered: a person refuses each, so there are few.
@@ -42,19 +40,12 @@ pub struct Request {
     last_asked: Time,
     /// When a person was told of it.
     told: Option<Time>,
-    /// Let in by a person; it learns of it when it asks again.
-    pub(super) is_admitted: bool,
 }
 
 impl Request {
-    /// Whether a person has let it in.
-    pub fn is_admitted(&self) -> bool {
-        self.is_admitted
-    }
-
     /// Who wants to come in asks again before.
     fn until(&self) -> Time {
-        self.last_asked + if self.is_admitted { ADMITTED_LASTS } else { SHOWN_FOR }
+        self.last_asked + SHOWN_FOR
     }
 }
 
@@ -63,7 +54,7 @@ impl Request {
     /// A request as the view may see it.
     pub(crate) fn new(name: &str, listen: SocketAddr) -> Self {
         let (name, words) = (name.to_owned(), "acorn actor album amber".to_owned());
-        Self { name, listen, words, last_asked: Time::ZERO, told: None, is_admitted: false }
+        Self { name, listen, words, last_asked: Time::ZERO, told: None }
     }
 }
 
@@ -105,13 +96,6 @@ impl Requests {
         self.all.remove(&node).is_some()
     }
 
-    /// A person lets it in, whose name this returns.
-    pub(super) fn admit(&mut self, node: NodeId) -> Option<String> {
-        let request = self.all.get_mut(&node)?;
-        request.is_admitted = true;
-        Some(request.name.clone())
-    }
-
     /// A person refuses it, whose name this returns.
     pub(super) fn refuse(&mut self, now: Time, node: NodeId) -> Option<String> {
         let request = self.all.remove(&node)?;
@@ -151,8 +135,7 @@ impl Requests {
         let is_told = has_room && self.may_tell(now);
         if has_room {
             let (name, words, told) = (name.to_owned(), words.to_owned(), is_told.then_some(now));
-            let request = Request { name, listen, words, last_asked: now, told, is_admitted: false };
-            self.all.insert(node, request);
+            self.all.insert(node, Request { name, listen, words, last_asked: now, told });
         } else {
             tracing::trace!(peer = %node, max = REQUESTS_MAX, "no room to show one more who asks to join");
         }
@@ -181,7 +164,7 @@ impl Requests {
         true
     }
 
-    /// The oldest goes of those that nobody let in and of which nobody was told.
+    /// The oldest goes of those of which nobody was told.
     fn make_room(&mut self, now: Time) {
         let mut told: Vec<(Time, NodeId)> =
             self.all.iter().filter_map(|(node, r)| Some((r.told?, *node))).collect();
@@ -189,7 +172,7 @@ impl Requests {
         told.sort();
         told.truncate(TOLD_MAX);
         let is_kept = |node: &NodeId| told.iter().any(|(_, kept)| kept == node);
-        let others = self.all.iter().filter(|(node, request)| !request.is_admitted && !is_kept(node));
+        let others = self.all.iter().filter(|(node, _)| !is_kept(node));
         let oldest = others.min_by_key(|(_, request)| request.last_asked).map(|(node, _)| *node);
         if let Some(oldest) = oldest {
             tracing::trace!(peer = %oldest, max = REQUESTS_MAX, "who asked to join makes room for who asks now");
@@ -245,13 +228,7 @@ mod tests {
         assert_eq!(requests.deadline(), Some(at(61)));
         asked(&mut requests, 60, 2);
         assert!(!requests.forget(at(61), |_| false), "it has asked again");
-        asked(&mut requests, 62, 3);
-        let third = *requests.all().keys().next_back().unwrap();
-        assert!(requests.admit(third).is_some());
-        assert!(requests.forget(at(122), |_| false));
-        assert!(requests.all().keys().eq([&third]), "it may be asleep");
-        assert_eq!(requests.deadline(), Some(at(3662)));
-        assert!(requests.forget(at(3662), |_| false) && requests.all().is_empty(), "it never came");
+        assert!(requests.forget(at(120), |_| false) && requests.all().is_empty());
     }
 
     #[test]

@@ -13,7 +13,7 @@ use exo_cluster::Speculation;
 use exo_trust::{Entry, EntryId, Statement};
 
 use super::*;
-use crate::{ActRefusal, ExchangeId, TrustMessage, TrustNews};
+use crate::{ActRefusal, Answer, ExchangeId, ReplyId, TrustMessage, TrustNews};
 
 const WINDOW_UNIX_S: u64 = 1_600;
 const OPEN_UNIX_S: u64 = 1_000;
@@ -257,6 +257,11 @@ impl Node {
 
     fn told(&mut self, from: NodeId, message: TrustMessage) {
         self.call(|joining, ctx, out| joining.trust_of_other(ctx, from, message, out));
+    }
+
+    /// A person lets a stranger in that has asked; whether it has.
+    fn invite(&mut self, node: NodeId) -> bool {
+        self.call(|joining, _, out| joining.invite(node, ReplyId(3), out))
     }
 
     fn recorded(&mut self, admission: u64, result: Result<(), ActRefusal>) {
@@ -1216,8 +1221,7 @@ fn whoever_asked_before_the_window_shut_is_not_recorded_after_it_unless_a_person
     node.take();
     node.asked(keys[1].1);
     node.take();
-    node.joining.invite(keys[1].1);
-    node.asked(keys[1].1);
+    assert!(node.invite(keys[1].1));
     let admission = node.admission();
     assert_eq!(may(&mut node, admission), Ok(()));
     assert!(may(&mut node, admission + 1).is_err());
@@ -1283,7 +1287,7 @@ fn a_shut_window_shows_the_stranger_to_people_who_may_invite_it() {
     let keys = keys(2);
     let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
     node.now.unix_s = SHUT_UNIX_S;
-    assert_eq!(node.joining.invite(stranger), None);
+    assert!(!node.invite(stranger), "it has not asked");
     node.asked(stranger);
     let out = node.take();
     assert!(out.contains(&JoiningOutput::Stale));
@@ -1292,12 +1296,46 @@ fn a_shut_window_shows_the_stranger_to_people_who_may_invite_it() {
     node.asked(stranger);
     let again = node.answers();
     assert!(again[0].contains("its join window is shut"), "{again:?}");
-    assert_eq!(node.joining.invite(stranger), Some("stranger".to_owned()));
-    node.asked(stranger);
+    assert!(node.invite(stranger));
     let admission = node.admission();
+    node.asked(stranger);
+    assert_eq!(node.answers(), ["later"], "its entry is on its way to disk");
+    node.wait(Duration::from_secs(3600));
+    assert_eq!(node.take(), [JoiningOutput::Stale], "it is shown no more, and the person's word stays");
+    node.admit(stranger);
     node.recorded(admission, Ok(()));
     assert!(node.joining.requests().is_empty());
+    let out = node.take();
+    assert!(out.contains(&JoiningOutput::Prefer { node: stranger, address: address(stranger) }));
+    assert_eq!(invited(&out), [Ok("stranger".to_owned())]);
+    node.asked(stranger);
     assert_eq!(node.answers(), ["welcome"]);
+}
+
+/// What people heard who let somebody in.
+fn invited(out: &[JoiningOutput]) -> Vec<Result<String, exo_api::AdminError>> {
+    let answers = out.iter().filter_map(|output| match output {
+        JoiningOutput::Effect(Effect::Reply { reply: ReplyId(3), answer: Answer::Invited(result) }) => {
+            Some(result.clone())
+        }
+        _ => None,
+    });
+    answers.collect()
+}
+
+#[test]
+fn a_person_hears_why_a_stranger_was_not_recorded() {
+    let keys = keys(2);
+    let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    node.now.unix_s = SHUT_UNIX_S;
+    node.asked(stranger);
+    node.take();
+    assert!(node.invite(stranger));
+    let admission = node.admission();
+    node.recorded(admission, Err(ActRefusal::NotWritten { reason: "no space".to_owned() }));
+    let message = "the log of trust cannot be written: no space".to_owned();
+    assert_eq!(invited(&node.take()), [Err(exo_api::AdminError::Conflict { message })]);
+    assert!(node.joining.requests().contains_key(&stranger), "it asks still");
 }
 
 #[test]
@@ -1410,16 +1448,20 @@ fn throw_away_keys_do_not_hide_whom_a_person_invited() {
     let (key, me) = key(1);
     let mut node = Node::fresh((key, me), &[]);
     node.now.unix_s = SHUT_UNIX_S;
-    let invited = NodeId([200; 32]);
-    node.asked(invited);
-    node.joining.invite(invited);
+    let stranger = NodeId([200; 32]);
+    node.asked(stranger);
+    node.take();
+    assert!(node.invite(stranger));
+    let admission = node.admission();
     for n in 0..50u8 {
         node.now.time = node.now.time + Duration::from_millis(1);
         node.asked(NodeId([n; 32]));
     }
     assert_eq!(node.joining.requests().len(), 16);
-    assert!(node.joining.requests().contains_key(&invited));
     assert!(node.joining.requests().contains_key(&NodeId([49; 32])));
+    node.take();
+    node.recorded(admission, Ok(()));
+    assert_eq!(invited(&node.take()), [Ok("stranger".to_owned())]);
 }
 
 #[test]
@@ -1874,7 +1916,7 @@ fn who_knows_a_code_is_let_in_from_far_away_with_the_window_shut_and_only_by_an_
 
 fn by_code(node: &mut Node, with: Option<NodeId>, addresses: Vec<SocketAddr>) {
     let wanted = JoinByCode { code: Code("123456789".to_owned()), with, addresses };
-    node.call(|joining, ctx, out| joining.by_code(ctx, crate::ReplyId(5), wanted, out));
+    node.call(|joining, ctx, out| joining.by_code(ctx, ReplyId(5), wanted, out));
 }
 
 /// Whom it asked with the code, and what the person heard.
@@ -1885,7 +1927,7 @@ fn by_code_news(node: &mut Node) -> (Vec<NodeId>, Vec<Result<String, String>>) {
             JoiningOutput::Effect(Effect::Joining(JoinEffect::Ask { with, code: Some(_), .. })) => {
                 asks.push(with)
             }
-            JoiningOutput::Effect(Effect::Reply { answer: crate::Answer::Joined(joined), .. }) => {
+            JoiningOutput::Effect(Effect::Reply { answer: Answer::Joined(joined), .. }) => {
                 heard.push(joined.map(|joined| joined.name).map_err(|failure| failure.to_string()));
             }
             _ => {}

@@ -7,8 +7,11 @@ use exo_cluster::{Speculation, State};
 use exo_types::{Ancestors, LogHead, NodeFacts};
 
 use super::*;
-use crate::joining::MoveIn;
-use crate::{Boot, Input, MachineConfig, Now, PersistId, ReplyId, SampledMeasures, Samples, Write};
+use crate::joining::{JoinAsk, JoinPurpose, MoveIn};
+use crate::{
+    Boot, ExchangeId, Input, JoinEvent, MachineConfig, Now, PersistId, Question, ReplyId, SampledMeasures,
+    Samples, Write,
+};
 
 const REPLY: ReplyId = ReplyId(7);
 
@@ -28,6 +31,8 @@ struct Lone {
     /// Writes of the log of trust without an answer.
     writes: VecDeque<(PersistId, Vec<Vec<u8>>)>,
     acted: Vec<(ReplyId, Result<(), ActRefusal>)>,
+    /// What a person heard who let somebody in.
+    invited: Vec<Result<String, exo_api::AdminError>>,
 }
 
 impl Lone {
@@ -83,8 +88,8 @@ impl Lone {
         };
         let now = Now { time: Time::from_millis(10), unix_s: 2000 };
         let (machine, _) = NodeMachine::new(config, boot, now);
-        let (signs, writes, acted) = (Vec::new(), VecDeque::new(), Vec::new());
-        Self { machine, key, now, signs, writes, acted }
+        let (signs, writes, acted, invited) = (Vec::new(), VecDeque::new(), Vec::new(), Vec::new());
+        Self { machine, key, now, signs, writes, acted, invited }
     }
 
     fn take(&mut self, effects: Vec<Effect>) {
@@ -93,6 +98,7 @@ impl Lone {
                 Effect::Sign { id, bytes } => self.signs.push((id, bytes)),
                 Effect::Persist { id, write: Write::Trust(entries) } => self.writes.push_back((id, entries)),
                 Effect::Reply { reply, answer: Answer::Acted(result) } => self.acted.push((reply, result)),
+                Effect::Reply { answer: Answer::Invited(result), .. } => self.invited.push(result),
                 _ => {}
             }
         }
@@ -106,6 +112,21 @@ impl Lone {
     /// Asks for the admission of a node.
     fn ask(&mut self, node: u8) {
         self.act(Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() });
+    }
+
+    /// A stranger asks to be let in, and a person lets it in.
+    fn invite(&mut self, node: NodeId) {
+        let (name, group) = ("stranger".to_owned(), "home".to_owned());
+        self.handle(Input::Joining(JoinEvent::Asked {
+            exchange: ExchangeId(1),
+            node,
+            remote: ([10, 0, 0, 2], 55_555).into(),
+            is_near: true,
+            has_code: false,
+            words: "words".to_owned(),
+            ask: JoinAsk { name, group, port: 4000, what: JoinPurpose::Membership },
+        }));
+        self.handle(Input::Ask { reply: REPLY, question: Question::Invite { node } });
     }
 
     fn act(&mut self, act: Act) {
@@ -200,6 +221,36 @@ fn what_is_unsure_is_written_again_when_the_move_failed() {
     node.answer(Ok(()));
     assert_eq!(node.acted, [(REPLY, Ok(()))]);
     assert!(node.machine.trust.view().members().contains_key(&NodeId([2; 32])));
+}
+
+#[test]
+fn who_lets_a_stranger_in_hears_it_when_it_is_on_disk() {
+    let (mut node, stranger) = (Lone::new(), NodeId([2; 32]));
+    node.invite(stranger);
+    node.sign();
+    assert_eq!(
+        (node.writes.len(), node.invited.len()),
+        (1, 0),
+        "nothing is acknowledged that is only in memory"
+    );
+    let entries: Vec<_> = node.writes[0].1.iter().map(|entry| Entry::decode(entry).unwrap()).collect();
+    let is_it =
+        |entry: &Entry| entry.statement().act == Act::Admit { node: stranger, name: "stranger".to_owned() };
+    assert!(entries.iter().any(is_it), "{entries:?}");
+    node.answer(Ok(()));
+    assert_eq!(node.invited, [Ok("stranger".to_owned())]);
+    assert!(node.machine.trust.view().members().contains_key(&stranger));
+}
+
+#[test]
+fn who_lets_a_stranger_in_hears_that_the_disk_did_not_take_it() {
+    let (mut node, stranger) = (Lone::new(), NodeId([2; 32]));
+    node.invite(stranger);
+    node.sign();
+    node.answer(Err(not_there()));
+    let message = "the log of trust cannot be written: no space".to_owned();
+    assert_eq!(node.invited, [Err(exo_api::AdminError::Conflict { message })]);
+    assert!(!node.machine.trust.view().members().contains_key(&stranger));
 }
 
 #[test]

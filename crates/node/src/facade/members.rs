@@ -51,6 +51,16 @@ impl NodeFacade {
         }
     }
 
+    /// Lets in a stranger that asks: it is a member on disk when this returns.
+    pub(super) async fn let_in(&self, node: NodeId) -> Result<MemberView, AdminError> {
+        let name = match self.ask(Question::Invite { node }, ANSWER_MAX).await {
+            Ok(Answer::Invited(name)) => name?,
+            other => return Err(goes_on(NoAnswer::of(other), NOT_ON_DISK)),
+        };
+        let role = MemberRole::Worker;
+        Ok(MemberView { node: node.to_full(), name, role, is_self: false, check_words: None })
+    }
+
     pub(super) async fn open_door(&self, minutes: Option<u32>) -> Result<(), AdminError> {
         let minutes = minutes.unwrap_or(DOOR_MINUTES);
         in_range("minutes", minutes, DOOR_MINUTES_MAX, "a join window takes")?;
