@@ -172,7 +172,7 @@ fn of_devices() -> Vec<Bound> {
         Bound::new(
             "hidden rows that a stage keeps for when the one behind it is lost",
             format!(
-                "no bound in time, {} MiB for the stages of a node; those of the oldest sequence go first",
+                "no bound in time, {} MiB for a node, shared equally by its stages and by the sequences of each",
                 KEPT_ROWS_BYTES_MAX >> 20
             ),
             "stage",

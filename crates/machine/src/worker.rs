@@ -338,15 +338,37 @@ impl NodeMachine {
         let desired = self.worker.desired();
         self.pages_left
             .retain(|instance, _| desired.iter().any(|d| d.stage == 0 && d.placement.instance == *instance));
+        self.share_rows();
         is_changed
     }
 
-    /// Bytes of rows that one more stage on this engine may keep beside the others.
-    fn rows_max(&self, engine: EngineId) -> u64 {
-        let of_stages = self.stages.values().map(|stage| stage.machine.rows_kept().1);
-        let others = self.engines.iter().filter(|(id, _)| **id != engine);
-        let of_left = others.filter_map(|(_, entry)| Some(entry.left.as_ref()?.rows_bytes()));
-        KEPT_ROWS_BYTES_MAX.saturating_sub(of_stages.chain(of_left).sum())
+    /// Shares the bytes of rows among the stages, whichever was wired first. What one gives up is free before
+    /// another gets it.
+    fn share_rows(&mut self) {
+        let left = self.engines.values().filter_map(|engine| engine.left.as_ref());
+        let of_left: u64 = left.map(StagePagesLeft::rows_bytes).sum();
+        let all = self.stages.values_mut().map(|stage| &mut stage.machine);
+        let mut stages: Vec<&mut StageMachine> = all.collect();
+        let wanted: Vec<u64> = stages.iter().map(|stage| stage.rows_bytes_of_all()).collect();
+        let shares = rows_shares(KEPT_ROWS_BYTES_MAX.saturating_sub(of_left), &wanted);
+        let mut taken = of_left;
+        for (stage, share) in stages.iter_mut().zip(&shares) {
+            let (_, max) = stage.rows_kept();
+            stage.set_rows_max(max.min(*share));
+            // What is promised to a stage that lacks it stays beyond that.
+            let (bytes, max) = stage.rows_kept();
+            taken += bytes.max(max);
+        }
+        let mut room = KEPT_ROWS_BYTES_MAX.saturating_sub(taken);
+        for (stage, share) in stages.into_iter().zip(shares) {
+            let (bytes, max) = stage.rows_kept();
+            let taken = bytes.max(max);
+            let more = share.saturating_sub(taken).min(room);
+            if more > 0 {
+                room -= more;
+                stage.set_rows_max(taken + more);
+            }
+        }
     }
 
     fn wire_one(&mut self, index: usize) -> bool {
@@ -357,7 +379,7 @@ impl NodeMachine {
             return false;
         }
         let Some(engine) = self.worker.engine_of(position) else { return false };
-        let (placement, rows_max) = (wanted.placement.clone(), self.rows_max(engine));
+        let placement = wanted.placement.clone();
         let Some(entry) = self.engines.get_mut(&engine) else { return false };
         let Some(geometry) = entry.loaded.as_ref().map(|facts| facts.geometry) else { return false };
         // An engine that was rewired for another instance, and not taken by it, still has that one's pages.
@@ -381,7 +403,6 @@ impl NodeMachine {
         if let Some(left) = entry.left.take() {
             machine = machine.inheriting(left);
         }
-        machine.set_rows_max(rows_max.min(machine.rows_bytes_of_all()));
         self.stages.insert(position, crate::pipelines::Stage { engine, machine });
         self.stage_wired(position, placement);
         true
@@ -465,5 +486,32 @@ impl NodeMachine {
         if let Some(expected) = expected(self.me, facts, model, (phase, tokens)) {
             self.step_corrections.learn(&facts.clone(), phase, expected, took);
         }
+    }
+}
+
+/// Of `room` bytes each stage has an equal share, or as much as it wants; what is left over by that goes to
+/// those that want more.
+fn rows_shares(room: u64, wanted: &[u64]) -> Vec<u64> {
+    let mut by_wish: Vec<usize> = (0..wanted.len()).collect();
+    by_wish.sort_by_key(|stage| wanted[*stage]);
+    let (mut room, mut shares) = (room, vec![0; wanted.len()]);
+    for (stages_before, stage) in by_wish.into_iter().enumerate() {
+        shares[stage] = wanted[stage].min(room / (wanted.len() - stages_before) as u64);
+        room -= shares[stage];
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows_shares;
+
+    #[test]
+    fn every_stage_has_an_equal_share_of_rows_and_what_one_does_not_want_goes_to_the_others() {
+        assert_eq!(rows_shares(120, &[]), [0; 0]);
+        assert_eq!(rows_shares(120, &[1000]), [120]);
+        assert_eq!(rows_shares(120, &[1000, 1000, 1000]), [40, 40, 40]);
+        assert_eq!(rows_shares(120, &[1000, 10, 0, 1000]), [55, 10, 0, 55]);
+        assert_eq!(rows_shares(120, &[10, 20, 30]), [10, 20, 30]);
     }
 }

@@ -55,12 +55,14 @@ impl StageMachine {
 
     /// The rows that it keeps may take so many bytes.
     pub fn set_rows_max(&mut self, max_bytes: u64) {
-        // The last stage sends none.
-        self.rows.set_max(if self.is_last() { 0 } else { max_bytes });
+        self.rows.set_max(max_bytes);
     }
 
-    /// Bytes that rows would take if it kept those of all its pages.
+    /// Bytes that rows would take if it kept those of all its pages. The last stage sends none.
     pub fn rows_bytes_of_all(&self) -> u64 {
+        if self.is_last() {
+            return 0;
+        }
         let tokens = u64::from(self.geometry.pages).saturating_mul(u64::from(self.geometry.page_tokens));
         tokens.saturating_mul(self.rows_bytes(1) as u64)
     }

@@ -2,9 +2,12 @@
 //! place computes from them, and nobody in front computes again.
 //!
 //! Rows grow with their sequence until its page is kept under a name; from then on they live as long as the
-//! page. They take a bounded number of bytes. Where there is no room the rows of the sequence that was opened
-//! longest ago go first, and of a sequence the last: rows are of no use without those in front of them. Rows
-//! that are promised to a stage stay until it has its page.
+//! page. They take a bounded number of bytes. Where there is no room the pages go first that no open sequence
+//! has, the oldest ones. Then the open sequence that has most gives up its last rows, as long as it has more
+//! than the one that needs the room: so each has an equal share if it needs it, however long another is and
+//! whichever came first. Rows are of no use without those in front of them: the last of a sequence go first,
+//! and one that had to give up rows keeps no further ones. Rows that are promised to a stage stay until it
+//! has their page.
 
 use std::cmp::Reverse;
 use std::collections::btree_map::Entry;
@@ -12,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_types::{PageKey, SequenceId};
 
-/// Which rows go first: those of the sequence opened first, of these the last page.
+/// Which rows go first of those that no open sequence has: those of the sequence opened first, of these the
+/// last page.
 type Age = (u64, Reverse<u32>, PageKey);
 
 /// Rows of one stage.
@@ -23,28 +27,50 @@ pub(super) struct KeptRows {
     page_tokens: u32,
     /// Of all that is here.
     bytes: u64,
-    growing: BTreeMap<SequenceId, GrowingRows>,
+    open: BTreeMap<SequenceId, OpenRows>,
     pages: BTreeMap<PageKey, PageRows>,
-    by_age: BTreeSet<Age>,
+    /// Pages that no open sequence has.
+    unused: BTreeSet<Age>,
     promised: BTreeSet<PageKey>,
     /// Sequences opened so far.
     opened: u64,
 }
 
-/// Rows of an open sequence whose pages have no names yet.
+/// Rows of an open sequence.
 #[derive(Clone, Debug)]
-struct GrowingRows {
+struct OpenRows {
     /// Which of all sequences it was.
     opened: u64,
-    by_page: BTreeMap<u32, Vec<u8>>,
-    /// There was no room for it.
+    /// The kept pages that it was opened with, from its beginning on.
+    begun: Vec<PageKey>,
+    /// Pages with names whose rows count as its own, by their place in it.
+    kept: BTreeSet<(u32, PageKey)>,
+    /// Pages that have no names yet.
+    growing: BTreeMap<u32, Vec<u8>>,
+    /// There was no room for more.
     is_cut: bool,
+}
+
+impl OpenRows {
+    fn pages(&self) -> usize {
+        self.kept.len() + self.growing.len()
+    }
 }
 
 #[derive(Clone, Debug)]
 struct PageRows {
-    age: Age,
+    owner: Owner,
+    /// Which page of its sequences it is.
+    index: u32,
     rows: Vec<u8>,
+}
+
+/// Whose page it is. One that several open sequences have counts for one of them.
+#[derive(Clone, Copy, Debug)]
+enum Owner {
+    Open(SequenceId),
+    /// The last one that had it is closed; which of all sequences that was.
+    Closed(u64),
 }
 
 impl KeptRows {
@@ -55,9 +81,9 @@ impl KeptRows {
             row_bytes,
             page_tokens,
             bytes: 0,
-            growing: BTreeMap::new(),
+            open: BTreeMap::new(),
             pages: BTreeMap::new(),
-            by_age: BTreeSet::new(),
+            unused: BTreeSet::new(),
             promised: BTreeSet::new(),
             opened: 0,
         }
@@ -66,7 +92,7 @@ impl KeptRows {
     /// They may take so many bytes from now on.
     pub(super) fn set_max(&mut self, max_bytes: u64) {
         self.max_bytes = max_bytes;
-        while self.bytes > self.max_bytes && self.drop_oldest(u64::MAX) {}
+        while self.bytes > self.max_bytes && self.make_room(0) {}
     }
 
     /// Of a page, full or not.
@@ -79,32 +105,37 @@ impl KeptRows {
         (self.bytes, self.max_bytes)
     }
 
-    /// A sequence is opened with these kept pages: their rows are as young as its own.
+    /// A sequence is opened with these kept pages: their rows count as its own, but for those of another open
+    /// one.
     pub(super) fn open(&mut self, sequence: SequenceId, cached: &[PageKey]) {
         self.opened += 1;
+        let mut kept = BTreeSet::new();
         for (index, key) in (0..).zip(cached) {
-            if let Some(page) = self.pages.get_mut(key) {
-                self.by_age.remove(&page.age);
-                page.age = (self.opened, Reverse(index), *key);
-                self.by_age.insert(page.age);
+            if let Some(page) = self.pages.get_mut(key)
+                && let Owner::Closed(opened) = page.owner
+            {
+                self.unused.remove(&(opened, Reverse(page.index), *key));
+                (page.owner, page.index) = (Owner::Open(sequence), index);
+                kept.insert((index, *key));
             }
         }
-        let growing = GrowingRows { opened: self.opened, by_page: BTreeMap::new(), is_cut: false };
-        self.growing.insert(sequence, growing);
+        let (begun, growing) = (cached.to_vec(), BTreeMap::new());
+        let rows = OpenRows { opened: self.opened, begun, kept, growing, is_cut: false };
+        self.open.insert(sequence, rows);
     }
 
     /// Rows of a sequence are sent on, from position `start` on. What it had from there on is void.
     pub(super) fn note(&mut self, sequence: SequenceId, start: u32, rows: &[u8]) {
         let (page_tokens, row_bytes, page_bytes) = (self.page_tokens, self.row_bytes, self.page_bytes());
-        let Some(growing) = self.growing.get_mut(&sequence).filter(|growing| !growing.is_cut) else { return };
+        let Some(open) = self.open.get_mut(&sequence).filter(|open| !open.is_cut) else { return };
         if self.max_bytes == 0 || page_tokens == 0 || row_bytes == 0 {
             return;
         }
-        let void = growing.by_page.split_off(&(start / page_tokens + 1));
+        let void = open.growing.split_off(&(start / page_tokens + 1));
         self.bytes -= void.len() as u64 * page_bytes;
         for (position, row) in (start..).zip(rows.chunks_exact(row_bytes)) {
             let (index, at) = (position / page_tokens, (position % page_tokens) as usize * row_bytes);
-            let page = match growing.by_page.entry(index) {
+            let page = match open.growing.entry(index) {
                 Entry::Occupied(page) => page.into_mut(),
                 Entry::Vacant(place) if at == 0 => {
                     self.bytes += page_bytes;
@@ -118,48 +149,70 @@ impl KeptRows {
                 page.extend_from_slice(row);
             }
         }
-        let opened = growing.opened;
         while self.bytes > self.max_bytes {
-            if !self.drop_oldest(opened) {
-                self.cut(sequence);
-                return;
+            let own = self.open.get(&sequence).map_or(0, OpenRows::pages);
+            if !self.make_room(own) {
+                return self.cut(sequence);
             }
         }
     }
 
     /// The page is kept under this name from now on.
     pub(super) fn keep(&mut self, sequence: SequenceId, index: u32, key: PageKey) {
-        let Some(growing) = self.growing.get_mut(&sequence) else { return };
-        let opened = growing.opened;
-        let Some(rows) = growing.by_page.remove(&index) else { return };
-        if (rows.len() as u64) < self.page_bytes() {
-            self.bytes -= self.page_bytes();
+        let page_bytes = self.page_bytes();
+        let Some(open) = self.open.get_mut(&sequence) else { return };
+        let Some(rows) = open.growing.remove(&index) else { return };
+        if (rows.len() as u64) < page_bytes {
+            self.bytes -= page_bytes;
             return;
         }
-        let age = (opened, Reverse(index), key);
-        self.by_age.insert(age);
-        self.pages.insert(key, PageRows { age, rows });
+        open.kept.insert((index, key));
+        self.pages.insert(key, PageRows { owner: Owner::Open(sequence), index, rows });
     }
 
-    /// The sequence is closed.
+    /// The sequence is closed. What another one has of its pages counts for that one.
     pub(super) fn close(&mut self, sequence: SequenceId) {
-        let pages = self.growing.remove(&sequence).map_or(0, |closed| closed.by_page.len());
-        self.bytes -= pages as u64 * self.page_bytes();
+        let Some(closed) = self.open.remove(&sequence) else { return };
+        self.bytes -= closed.growing.len() as u64 * self.page_bytes();
+        for (index, key) in closed.kept {
+            let mut others = self.open.iter_mut();
+            let owner = match others.find(|(_, open)| open.begun.get(index as usize) == Some(&key)) {
+                Some((other, open)) => {
+                    open.kept.insert((index, key));
+                    Owner::Open(*other)
+                }
+                None => {
+                    self.unused.insert((closed.opened, Reverse(index), key));
+                    Owner::Closed(closed.opened)
+                }
+            };
+            if let Some(page) = self.pages.get_mut(&key) {
+                page.owner = owner;
+            }
+        }
     }
 
     /// The page is kept no longer.
     pub(super) fn forget(&mut self, key: PageKey) {
         self.promised.remove(&key);
-        if let Some(page) = self.pages.remove(&key) {
-            self.by_age.remove(&page.age);
-            self.bytes -= self.page_bytes();
+        let Some(PageRows { owner, index, .. }) = self.pages.remove(&key) else { return };
+        match owner {
+            Owner::Open(sequence) => {
+                if let Some(open) = self.open.get_mut(&sequence) {
+                    open.kept.remove(&(index, key));
+                }
+            }
+            Owner::Closed(opened) => {
+                self.unused.remove(&(opened, Reverse(index), key));
+            }
         }
+        self.bytes -= self.page_bytes();
     }
 
     /// All sequences are closed, and no other pages kept than these. Nothing is promised any more.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&PageKey) -> bool) {
-        let growing: Vec<SequenceId> = self.growing.keys().copied().collect();
-        growing.into_iter().for_each(|sequence| self.close(sequence));
+        let open: Vec<SequenceId> = self.open.keys().copied().collect();
+        open.into_iter().for_each(|sequence| self.close(sequence));
         let gone: Vec<PageKey> = self.pages.keys().filter(|key| !is_kept(key)).copied().collect();
         gone.into_iter().for_each(|key| self.forget(key));
         self.promised.clear();
@@ -180,26 +233,45 @@ impl KeptRows {
         self.promised.remove(&key);
     }
 
-    /// Drops the rows of a page that go first, unless they are of a sequence that was opened with, or behind,
-    /// the one that needs the room.
-    fn drop_oldest(&mut self, opened: u64) -> bool {
-        let is_free = |age: &&Age| !self.promised.contains(&age.2);
-        let Some(&(of, _, key)) = self.by_age.iter().find(is_free) else { return false };
-        if of >= opened {
-            return false;
+    /// Drops rows that go first. An open sequence gives some up if it has more pages than so many.
+    fn make_room(&mut self, pages: usize) -> bool {
+        let is_free = |key: &PageKey| !self.promised.contains(key);
+        if let Some(&(_, _, key)) = self.unused.iter().find(|age| is_free(&age.2)) {
+            self.drop_page(key);
+            return true;
         }
+        let last_free = |open: &OpenRows| open.kept.iter().rev().map(|(_, key)| *key).find(is_free);
+        let others = self.open.iter().filter(|(_, open)| open.pages() > pages);
+        let with_free = others.filter_map(|(sequence, open)| {
+            let last = last_free(open);
+            (last.is_some() || !open.growing.is_empty()).then_some((*sequence, open, last))
+        });
+        let most = with_free.max_by_key(|(_, open, _)| (open.pages(), Reverse(open.opened)));
+        let Some((sequence, has_growing, last)) =
+            most.map(|(sequence, open, last)| (sequence, !open.growing.is_empty(), last))
+        else {
+            return false;
+        };
+        // Its growing rows are behind all that have names.
+        self.cut(sequence);
+        if let Some(key) = last.filter(|_| !has_growing) {
+            self.drop_page(key);
+        }
+        true
+    }
+
+    fn drop_page(&mut self, key: PageKey) {
         tracing::trace!(%key, bytes = self.bytes, max_bytes = self.max_bytes, "rows of a kept page make room");
         self.forget(key);
-        true
     }
 
     /// There is no room for more rows of this sequence.
     fn cut(&mut self, sequence: SequenceId) {
-        let Some(growing) = self.growing.get_mut(&sequence) else { return };
-        growing.is_cut = true;
-        let pages = std::mem::take(&mut growing.by_page).len();
+        let Some(open) = self.open.get_mut(&sequence) else { return };
+        open.is_cut = true;
+        let pages = std::mem::take(&mut open.growing).len();
         self.bytes -= pages as u64 * self.page_bytes();
-        tracing::trace!(%sequence, bytes = self.bytes, max_bytes = self.max_bytes, "no room to keep rows");
+        tracing::trace!(%sequence, bytes = self.bytes, max_bytes = self.max_bytes, "no room to keep more rows");
     }
 }
 
@@ -268,7 +340,6 @@ mod tests {
             }
             rows.close(seq(n));
         }
-        let kept = |rows: &KeptRows| -> Vec<u64> { rows.pages.keys().map(|key| key.0).collect() };
         assert_eq!((kept(&rows), rows.bytes().0), (vec![10, 20, 21], 6));
         rows.promise(&[PageKey(10)]);
         rows.open(seq(3), &[]);
@@ -280,5 +351,72 @@ mod tests {
         rows.open(seq(4), &[]);
         rows.note(seq(4), 0, &[0; 6]);
         assert_eq!((kept(&rows), rows.bytes().0), (vec![], 6));
+    }
+
+    /// Computes pages of a sequence, one after the other, and keeps them as `10 * n`, `10 * n + 1` and so on.
+    fn grow(rows: &mut KeptRows, n: u8, pages: std::ops::Range<u32>) {
+        for index in pages {
+            rows.note(seq(u128::from(n)), 2 * index, &[n; 2]);
+            rows.keep(seq(u128::from(n)), index, PageKey(10 * u64::from(n) + u64::from(index)));
+            assert!(rows.bytes().0 <= rows.bytes().1, "{:?}", rows.bytes());
+        }
+    }
+
+    fn kept(rows: &KeptRows) -> Vec<u64> {
+        rows.pages.keys().map(|key| key.0).collect()
+    }
+
+    #[test]
+    fn a_long_sequence_has_all_room_until_others_come_and_then_no_more_than_they_whoever_came_first() {
+        let mut rows = rows(12);
+        rows.open(seq(1), &[]);
+        grow(&mut rows, 1, 0..9);
+        assert_eq!(kept(&rows), [10, 11, 12, 13, 14, 15], "of one that is too long the beginning");
+        rows.open(seq(2), &[]);
+        grow(&mut rows, 2, 0..9);
+        assert_eq!(kept(&rows), [10, 11, 12, 20, 21, 22]);
+        rows.open(seq(3), &[]);
+        grow(&mut rows, 3, 0..9);
+        assert_eq!(kept(&rows), [10, 11, 20, 21, 30, 31]);
+        grow(&mut rows, 1, 9..11);
+        assert_eq!(kept(&rows), [10, 11, 20, 21, 30, 31], "behind a gap rows are of no use");
+        rows.close(seq(2));
+        rows.open(seq(4), &[]);
+        grow(&mut rows, 4, 0..4);
+        assert_eq!(kept(&rows), [10, 11, 30, 31, 40, 41], "what is closed goes first");
+        rows.set_max(6);
+        assert_eq!(
+            (kept(&rows), rows.bytes()),
+            (vec![10, 30, 40], (6, 6)),
+            "who has less room shares it, too"
+        );
+    }
+
+    #[test]
+    fn rows_that_get_no_name_leave_room_for_others() {
+        let mut rows = rows(8);
+        rows.open(seq(1), &[]);
+        rows.note(seq(1), 0, &[1; 8]);
+        rows.open(seq(2), &[]);
+        grow(&mut rows, 2, 0..2);
+        assert_eq!((kept(&rows), rows.bytes().0), (vec![20, 21], 4));
+        rows.note(seq(1), 3, &[1]);
+        rows.keep(seq(1), 1, PageKey(11));
+        assert_eq!(rows.of(PageKey(11)), None, "what was cut and is computed again has no rows");
+    }
+
+    #[test]
+    fn a_page_of_several_sequences_stays_while_one_of_them_is_open() {
+        let mut rows = rows(6);
+        rows.open(seq(1), &[]);
+        grow(&mut rows, 1, 0..2);
+        rows.open(seq(2), &[PageKey(10)]);
+        grow(&mut rows, 2, 1..2);
+        rows.close(seq(1));
+        rows.open(seq(3), &[]);
+        grow(&mut rows, 3, 0..1);
+        assert_eq!(kept(&rows), [10, 21, 30], "what only the closed one had goes first");
+        rows.retain(|key| *key == PageKey(10));
+        assert_eq!((kept(&rows), rows.bytes().0), (vec![10], 2));
     }
 }
