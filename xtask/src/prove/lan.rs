@@ -16,6 +16,9 @@ static NAMES: Mutex<Vec<Names>> = Mutex::new(Vec::new());
 const BURST: &str = "256kb";
 /// For how long packets wait at a slow line before they are lost.
 const QUEUE_MAX: &str = "160ms";
+/// A line that carries less than an answer needs now and then, behind a queue of a few packets: the others
+/// are lost.
+const THIN: &str = "tbf rate 500kbit burst 4kb latency 10ms";
 
 /// Machines and what is between them, gone with the value, or when a signal ends this process.
 pub struct Lan {
@@ -102,6 +105,16 @@ impl Lan {
     pub fn slow(&self, at: usize, bits_per_s: u64) -> anyhow::Result<()> {
         let rule = format!("tbf rate {bits_per_s}bit burst {BURST} latency {QUEUE_MAX}");
         let command = format!("netns exec {} tc qdisc add dev {} root {rule}", self.host(at), self.card(at));
+        ip(&command.split(' ').collect::<Vec<_>>())
+    }
+
+    /// Puts a machine behind a line that loses packets, or takes that line away; needs `tc`.
+    pub fn thin(&self, at: usize, is_thin: bool) -> anyhow::Result<()> {
+        let (host, card) = (self.host(at), self.card(at));
+        let command = match is_thin {
+            true => format!("netns exec {host} tc qdisc add dev {card} root {THIN}"),
+            false => format!("netns exec {host} tc qdisc del dev {card} root"),
+        };
         ip(&command.split(' ').collect::<Vec<_>>())
     }
 

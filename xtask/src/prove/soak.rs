@@ -1,11 +1,12 @@
 //! A cluster of machines on a network of their own serves while something happens to one of them every few
-//! seconds: its process is killed, ended, stopped, its cable pulled, or it is drained. Clients ask all the
-//! while, one at each machine.
+//! seconds: its process is killed, ended, stopped, its cable pulled, its packets lost, its disk filled, or it
+//! is drained. Clients ask all the while, one at each machine.
 //!
 //! A wrong text and a request without an end are faults whatever happened. An error counts where the machine
 //! that was asked had nothing done to it: the others belong to what it went through.
 
 mod clients;
+mod disks;
 mod faults;
 mod hosts;
 
@@ -43,7 +44,7 @@ pub struct Options {
     /// What the faults are drawn from
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only these kinds of faults: kill, end, stop, cable, pair, drain
+    /// Only these kinds of faults: kill, end, stop, cable, pair, drain, disk, loss
     #[arg(long, value_delimiter = ',')]
     only: Vec<faults::Kind>,
     /// Memory for models on each machine, so that a model needs several of them
@@ -55,7 +56,7 @@ pub struct Options {
     /// An exo binary instead of this tree's, which is built
     #[arg(long, value_name = "FILE")]
     exo: Option<PathBuf>,
-    /// Where the machines' folders and logs stay; without, they go
+    /// Where the machines' folders and logs stay; without, they go. No disk is filled then
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
@@ -65,6 +66,8 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let exo = setup::exo_binary(options.exo.as_deref())?;
     let mut hosts =
         Hosts::start(exo, usize::from(options.nodes), options.memory_mib, options.keep.as_deref())?;
+    let mut draw = Draw::new(options.seed, &options.only, hosts.impossible())?;
+    hosts.impossible().iter().for_each(|(kind, why)| println!("skipped: {kind:?}: {why}"));
     let model = hosts.place(options.model.as_deref())?;
     let questions: Arc<Vec<Question>> = Arc::new(clients::questions(&hosts, &model)?);
     let before = hosts.held();
@@ -72,7 +75,6 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let asking: Vec<_> = (0..hosts.len())
         .map(|at| clients::start(&hosts, at, Arc::clone(&questions), Arc::clone(&ends)))
         .collect();
-    let mut draw = Draw::new(options.seed, &options.only);
     let until = Instant::now() + Duration::from_secs(60 * options.minutes);
     let mut next = Instant::now() + Duration::from_secs(options.every);
     let mut faults = 0;

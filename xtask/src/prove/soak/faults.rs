@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::ensure;
+
 use super::super::rng::Rng;
 use super::hosts::Hosts;
 
@@ -20,9 +22,14 @@ pub enum Kind {
     Pair,
     /// It is drained.
     Drain,
+    /// Its disk is full.
+    Disk,
+    /// Packets that it sends are lost.
+    Loss,
 }
 
-const KINDS: [Kind; 6] = [Kind::Kill, Kind::End, Kind::Stop, Kind::Cable, Kind::Pair, Kind::Drain];
+const KINDS: [Kind; 8] =
+    [Kind::Kill, Kind::End, Kind::Stop, Kind::Cable, Kind::Pair, Kind::Drain, Kind::Disk, Kind::Loss];
 /// Longest time that one of them lasts, in seconds.
 const LASTS_MAX_S: u64 = 15;
 
@@ -33,10 +40,12 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Of these kinds, or of all.
-    pub fn new(seed: u64, only: &[Kind]) -> Self {
-        let kinds = if only.is_empty() { KINDS.to_vec() } else { only.to_vec() };
-        Self { rng: Rng::new(seed), kinds }
+    /// Of these kinds, or of all, without those that cannot be had here.
+    pub fn new(seed: u64, only: &[Kind], impossible: &[(Kind, String)]) -> anyhow::Result<Self> {
+        let mut kinds = if only.is_empty() { KINDS.to_vec() } else { only.to_vec() };
+        kinds.retain(|kind| !impossible.iter().any(|(other, _)| other == kind));
+        ensure!(!kinds.is_empty(), "nothing of what is to happen can happen here");
+        Ok(Self { rng: Rng::new(seed), kinds })
     }
 
     /// Something happens to a machine, if one may be struck; whether it did.
@@ -57,5 +66,19 @@ impl Draw {
         };
         hosts.strike(at, kind, lasts, other)?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_had_here_is_not_drawn() {
+        let no_disk = [(Kind::Disk, "no root".to_owned())];
+        let kinds = |only: &[Kind]| Draw::new(1, only, &no_disk).map(|draw| draw.kinds);
+        assert_eq!(kinds(&[]).unwrap().len(), KINDS.len() - 1);
+        assert_eq!(kinds(&[Kind::Disk, Kind::Kill]).unwrap(), [Kind::Kill]);
+        assert!(kinds(&[Kind::Disk]).is_err());
     }
 }

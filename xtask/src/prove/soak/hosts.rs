@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::super::cluster;
 use super::super::lan::Lan;
 use super::super::wait_for;
+use super::disks::SmallDisk;
 use super::faults::Kind;
 use crate::bench::child::{self, Running};
 use crate::bench::http::Server;
@@ -35,6 +36,10 @@ pub struct Hosts {
     exo: PathBuf,
     memory_mib: Option<u64>,
     folder: PathBuf,
+    /// One for each machine, where such can be had. They go before the folder does.
+    disks: Vec<SmallDisk>,
+    /// What cannot happen here, and why.
+    impossible: Vec<(Kind, String)>,
     /// Removes the folder with the value.
     _temporary: Option<tempfile::TempDir>,
     hosts: Vec<Host>,
@@ -100,11 +105,21 @@ impl Hosts {
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         std::fs::write(folder.join("config.toml"), "").context("cannot write a configuration")?;
         let lan = Arc::new(Lan::new(count)?);
+        let mut impossible = Vec::new();
+        let disks = small_disks(&folder, count, keep.is_some()).unwrap_or_else(|why| {
+            impossible.push((Kind::Disk, format!("{why:#}")));
+            Vec::new()
+        });
+        if let Err(why) = lan.thin(0, true).and_then(|()| lan.thin(0, false)) {
+            impossible.push((Kind::Loss, format!("{why:#}")));
+        }
         let mut hosts = Self {
             lan,
             exo,
             memory_mib,
             folder,
+            disks,
+            impossible,
             _temporary: temporary,
             hosts: Vec::new(),
             began: Instant::now(),
@@ -131,6 +146,11 @@ impl Hosts {
 
     pub fn len(&self) -> usize {
         self.hosts.len()
+    }
+
+    /// What cannot happen here, and why.
+    pub fn impossible(&self) -> &[(Kind, String)] {
+        &self.impossible
     }
 
     /// Places the model over three machines; its name.
@@ -210,6 +230,8 @@ impl Hosts {
             Kind::Cable => self.lan.cable(at, false)?,
             Kind::Pair => self.lan.pair([at, other.context("a pair has two")?], false)?,
             Kind::Drain => self.drain(at, &[])?,
+            Kind::Disk => self.disk(at)?.fill()?,
+            Kind::Loss => self.lan.thin(at, true)?,
         }
         let until = Instant::now() + lasts;
         self.hosts[at].struck = Some(Struck { kind, until, other });
@@ -242,6 +264,8 @@ impl Hosts {
                 Kind::Cable => self.lan.cable(at, true)?,
                 Kind::Pair => self.lan.pair([at, other.context("a pair has two")?], true)?,
                 Kind::Drain => self.drain(at, &["--undo"])?,
+                Kind::Disk => self.disk(at)?.free()?,
+                Kind::Loss => self.lan.thin(at, false)?,
             }
             let spared = self.began.elapsed() + GRACE;
             let spared = u64::try_from(spared.as_millis()).unwrap_or(u64::MAX);
@@ -263,6 +287,10 @@ impl Hosts {
             }
             _ => Ok(()),
         }
+    }
+
+    fn disk(&self, at: usize) -> anyhow::Result<&SmallDisk> {
+        self.disks.get(at).context("no disk that could be filled")
     }
 
     fn data(&self, at: usize) -> PathBuf {
@@ -310,6 +338,14 @@ impl Hosts {
     fn ask(&self, at: usize, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.door(at).server().context("the node is not there")?.post(path, body, ANSWER_MAX)
     }
+}
+
+/// A small disk below each machine's folder.
+fn small_disks(folder: &Path, count: usize, is_kept: bool) -> anyhow::Result<Vec<SmallDisk>> {
+    if is_kept {
+        bail!("folders that stay are on no disk that goes");
+    }
+    (0..count).map(|at| SmallDisk::new(&folder.join(name(at)))).collect()
 }
 
 fn name(at: usize) -> &'static str {
