@@ -14,10 +14,11 @@ import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
 import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
-import { conversation } from "../history/types";
-import { keepDraft } from "../lib/drafts";
+import { conversation, message } from "../history/types";
+import { draftOf, editDraft, keepDraft } from "../lib/drafts";
 import { t } from "../text";
 import Alerts from "../views/alerts/Alerts.svelte";
+import Chat from "../views/chat/Chat.svelte";
 import Composer from "../views/chat/Composer.svelte";
 import List from "../views/chat/List.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
@@ -368,6 +369,25 @@ test("what was typed and not sent is there again once another page was looked at
   expect(sessionStorage.getItem("exo-draft-new")).toBe("half a thought");
   conversations.current = null;
   keepDraft("new", "");
+});
+
+test("an edit that was begun goes on when its conversation is shown again, until it is given up", async () => {
+  const mine = conversation({ title: "T", model: "m" });
+  const said = message({ conversation: mine.id, parent: "", role: "user", content: "first" });
+  conversations.current = mine;
+  conversations.tree = new Map([[said.id, said]]);
+  const area = () => drawWith(Chat, {}).querySelector<HTMLTextAreaElement>(`article textarea`);
+  expect(area()).toBeNull();
+  keepDraft(editDraft(said), "second");
+  undo.splice(0).forEach((run) => run());
+  const edit = area()!;
+  expect(edit.value).toBe("second");
+  edit.value = "third";
+  edit.dispatchEvent(new Event("input", { bubbles: true }));
+  expect(draftOf(editDraft(said))).toBe("third");
+  edit.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+  expect(draftOf(editDraft(said))).toBe("");
+  conversations.current = null;
 });
 
 test("where the browser refuses to keep conversations the page says so", () => {
