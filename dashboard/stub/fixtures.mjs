@@ -229,7 +229,7 @@ export function plan(query) {
   const slots = query.slots ?? 8;
   const kv = (context_tokens * slots * 2048) / (query.kv === "q8" ? 2 : 1);
   const cut = Math.max(20, 64 - Math.round((kv / GIB) * 4));
-  const row = (node_name, device, start, end) => ({ node_name, device, layers: { start, end }, weight_bytes: (end - start) * 0.19 * GIB, kv_bytes: (kv * (end - start)) / 64, workspace_bytes: 0.3 * GIB });
+  const row = (node_name, device, start, end) => ({ node: nodeId(["desk", "tower", "laptop"].indexOf(node_name) + 1), node_name, device, layers: { start, end }, weight_bytes: (end - start) * 0.19 * GIB, kv_bytes: (kv * (end - start)) / 64, workspace_bytes: 0.3 * GIB });
   const scores = { compute: 0.8, memory: 0.7, network: 0.9, thermal: 0.8, bandwidth: 0.6, total: 0.77 };
   const predicted = { ttft_ms: range(300, 420, 600), tokens_per_s: range(28, 34 - slots / 8, 38), hop_ms: range(0.5, 0.9, 1.3), streams: query.streams ?? 1, total_tokens_per_s: range(28, 34, 38), fetch_bytes: 3.4 * GIB, fetch_ms: 31000 };
   return {

@@ -390,6 +390,29 @@ test("an edit that was begun goes on when its conversation is shown again, until
   conversations.current = null;
 });
 
+test("two machines of one name are told apart where a model is placed", async () => {
+  const home = fixtures.home();
+  const [other, desk] = [home.nodes.find((node: { name: string }) => node.name === "tower"), home.nodes.find((node: { name: string }) => node.name === "desk")];
+  other.name = "desk";
+  const free_gib = (gib: number) => gib * 1024 ** 3;
+  desk.devices[1].memory_free_bytes = free_gib(100);
+  other.devices[1].memory_free_bytes = free_gib(200);
+  draw(Instances, null);
+  cluster.take({ event: "snapshot", id: "1-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: home }) });
+  const shown = drawWith(Place, { model: placeable });
+  await vi.waitFor(() => expect(shown.querySelectorAll("li small")).toHaveLength(2));
+  expect([...shown.querySelectorAll("li small")].map((one) => one.textContent)).toEqual([expect.stringContaining("100 GiB free"), expect.stringContaining("200 GiB free")]);
+  const selects = [...shown.querySelectorAll<HTMLSelectElement>(".device select")].filter((_, at) => shown.querySelectorAll(".device span")[at]!.textContent!.startsWith("desk/gpu0"));
+  expect(selects).toHaveLength(2);
+  const asked: string[][] = [];
+  const answer = globalThis.fetch;
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => (path === "/exo/v1/plan" && asked.push(JSON.parse(String(init!.body)).exclude), answer(path, init)));
+  selects[1]!.value = "exclude";
+  selects[1]!.dispatchEvent(new Event("change", { bubbles: true }));
+  await vi.waitFor(() => expect(asked).toEqual([[`${home.nodes.filter((node: { name: string }) => node.name === "desk")[1].id}/gpu0`]]));
+  vi.stubGlobal("fetch", answer);
+});
+
 test("where the browser refuses to keep conversations the page says so", () => {
   expect(drawWith(List, { search: undefined }).textContent).not.toContain(t.chat.no_storage);
   conversations.isKept = false;
