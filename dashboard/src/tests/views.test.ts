@@ -413,6 +413,14 @@ test("two machines of one name are told apart where a model is placed", async ()
   vi.stubGlobal("fetch", answer);
 });
 
+test("a device says its driver, or that nothing tells it; a processor has none", () => {
+  const shown = draw(Devices, "home");
+  const header = (device: string) => shown.querySelector(`article[aria-label="${device}"] header`)!.textContent;
+  expect(header("desk/gpu0")).toContain("Driver: CUDA 12.4, compute capability 8.9, NVIDIA 550.54.14");
+  expect(header("tower/gpu0")).toContain("Driver: not reported");
+  expect(header("desk/cpu")).not.toContain("Driver");
+});
+
 test("where the browser refuses to keep conversations the page says so", () => {
   expect(drawWith(List, { search: undefined }).textContent).not.toContain(t.chat.no_storage);
   conversations.isKept = false;

@@ -210,6 +210,7 @@ export const en = {
     free: "free",
     of: (used: string, total: string) => `${used} of ${total}`,
     backend: "Backend",
+    driver: "Driver",
     bandwidth: "Reads",
     compute: "Computes",
     units: "Units",

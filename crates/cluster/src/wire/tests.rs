@@ -169,6 +169,7 @@ fn full_report() -> NodeReport {
         device: DeviceId::cpu(),
         state: exo_types::DeviceState::Usable,
         reason: String::new(),
+        driver: Some("d".to_owned()),
         monitor: Default::default(),
     }];
     full.card_events =
