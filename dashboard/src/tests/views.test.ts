@@ -22,6 +22,7 @@ import Chat from "../views/chat/Chat.svelte";
 import Composer from "../views/chat/Composer.svelte";
 import List from "../views/chat/List.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
+import Tables from "../views/cluster/Tables.svelte";
 import Doctor from "../views/doctor/Doctor.svelte";
 import Devices from "../views/devices/Devices.svelte";
 import Instances from "../views/instances/Instances.svelte";
@@ -136,6 +137,8 @@ test("alerts say what to do, the worst first; what is silenced or over is not co
   expect(shown.textContent).toContain("Start exo on tower");
   alerts.take([alert("a", "info", "x", "", ""), alert("b", "critical", "y", "", ""), alert("c", "warning", "z", "", "", { silenced_until_unix_s: 9e9 }), alert("d", "critical", "w", "", "", { resolved_unix_s: 1 }), alert("e", "weather", "v", "", "")]);
   expect(alerts.active.map((one) => one.rule)).toEqual(["b", "a", "e"]);
+  flushSync();
+  expect([...shown.querySelectorAll("li h2")].map((title) => title.textContent)).toEqual(["y", "z", "x", "v"]);
 });
 
 test("before the node has said what is wrong, the page does not say that nothing is", () => {
@@ -315,6 +318,26 @@ test("a request's stages are bars, with the same numbers in a table", async () =
   const cells = [...first!.querySelectorAll("tbody > tr")].map((row) => [...row.children].map((cell) => cell.textContent));
   expect(cells[0]).toEqual(["stage 1: a1/cpu", "120 ms", "2.6 s", "13.1 ms"]);
   expect(cells).toHaveLength(3);
+});
+
+test("an interrupted request says how long it may stay so", async () => {
+  const request = { id: "ab".repeat(16), index: 0, model: "m", principal: "local", phase: "interrupted", waits_for: null, interrupted_ms: 3000, interrupted_left_ms: 57_000, prompt_tokens: 1, tokens: 2, age_ms: 9000, resumed: 1 };
+  ANSWERS["/exo/v1/requests"] = () => [request, { ...request, index: 1, phase: "decode", interrupted_left_ms: null }];
+  const shown = draw(Requests, "home");
+  await vi.waitFor(() => expect(shown.querySelector("tbody")?.rows).toHaveLength(2));
+  delete ANSWERS["/exo/v1/requests"];
+  const [broken, whole] = [...shown.querySelector("tbody")!.rows].map((row) => row.cells[2]!.textContent);
+  expect(broken).toContain("ends with an error in 57 s unless it goes on");
+  expect(whole).not.toContain("ends with an error");
+  expect(whole).toContain("went on once");
+});
+
+test("a link says what part of its packets is lost, small parts too, or that nobody knows", () => {
+  const view = fixtures.home();
+  Object.assign(view.links[0], { loss: { share: 0.004, packets: 5000, window_s: 60 } });
+  const tables = drawWith(Tables, { view, selected: null, onselect: () => {} }).querySelectorAll("table");
+  const at = [...tables[1]!.tHead!.rows[0]!.cells].findIndex((cell) => cell.textContent === "Loss");
+  expect([...tables[1]!.tBodies[0]!.rows].slice(0, 2).map((row) => row.cells[at]!.textContent)).toEqual(["0.4 %", t.dash]);
 });
 
 test("the last hour is told in words beside its pictures", async () => {

@@ -128,7 +128,7 @@ export const en = {
     not_measured: "not measured yet",
     nodes: "Nodes",
     links: "Links",
-    col: { node: "Node", state: "State", role: "Role", version: "Version", platform: "Platform", memory: "Memory", devices: "Devices", address: "Address", from: "From", to: "To", rtt: "Round trip", jitter: "Jitter", rate: "Rate", age: "Age", transport: "Path", words: "Check words", seen: "Last seen" },
+    col: { node: "Node", state: "State", role: "Role", version: "Version", platform: "Platform", memory: "Memory", devices: "Devices", address: "Address", from: "From", to: "To", rtt: "Round trip", jitter: "Jitter", loss: "Loss", rate: "Rate", age: "Age", transport: "Path", words: "Check words", seen: "Last seen" },
     battery: "on battery",
     drained: "gets no work",
     process: "exo's own memory",
@@ -549,7 +549,8 @@ export const en = {
     cancel_action: "Stop it",
     cancelled: "It is stopped.",
     logs: "Log lines",
-    resumed: (count: number) => `went on ${count} times`,
+    interrupted_left: (left: string) => `ends with an error in ${left} unless it goes on`,
+    resumed: (count: number) => `went on ${count === 1 ? "once" : `${count} times`}`,
   },
 
   alerts: {
