@@ -586,6 +586,19 @@ fn words_of_others_in_reasons_have_a_bound_on_the_wire_and_in_the_log() {
 }
 
 #[test]
+fn the_name_of_a_driver_has_a_bound() {
+    let told = |bytes: usize| {
+        let mut full = full_report();
+        full.devices[0].driver = Some("x".repeat(bytes));
+        let message = ControlMessage::Report(Box::new(full));
+        ControlMessage::decode(&message.encode()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(told(limits::TEXT_BYTES_MAX), Ok(()));
+    let refused = "bytes of a driver: 4097 given, at most 4096 allowed".to_owned();
+    assert_eq!(told(limits::TEXT_BYTES_MAX + 1), Err(refused));
+}
+
+#[test]
 fn bytes_by_type_that_are_not_those_of_the_model_are_refused() {
     let of = |change: &dyn Fn(&mut WeightTypes)| {
         let mut request = request();
