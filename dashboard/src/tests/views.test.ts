@@ -17,6 +17,8 @@ import * as telemetry from "../../stub/telemetry.mjs";
 import { conversation, message } from "../history/types";
 import { draftOf, editDraft, keepDraft } from "../lib/drafts";
 import { t } from "../text";
+import Login from "../frame/Login.svelte";
+import Shell from "../frame/Shell.svelte";
 import Alerts from "../views/alerts/Alerts.svelte";
 import Chat from "../views/chat/Chat.svelte";
 import Composer from "../views/chat/Composer.svelte";
@@ -139,6 +141,25 @@ test("alerts say what to do, the worst first; what is silenced or over is not co
   expect(alerts.active.map((one) => one.rule)).toEqual(["b", "a", "e"]);
   flushSync();
   expect([...shown.querySelectorAll("li h2")].map((title) => title.textContent)).toEqual(["y", "z", "x", "v"]);
+});
+
+test("who does not see the menu hears how many alerts there are, and that there are none any more", () => {
+  const shown = draw(Shell, "home");
+  const said = () => shown.querySelector("p.hidden[role=status]")!.textContent;
+  alerts.take([alert("a", "warning", "x", "", ""), alert("b", "info", "y", "", "", { resolved_unix_s: 1 })]);
+  flushSync();
+  expect(said()).toBe("1 alert");
+  alerts.take([]);
+  flushSync();
+  expect(said()).toBe("");
+});
+
+test("what is seen beside the field for a secret is what it is called", () => {
+  session.state = "out";
+  const shown = drawWith(Login, {});
+  const field = shown.querySelector("input")!;
+  expect([field.labels![0]!.textContent, field.getAttribute("aria-label")]).toEqual([t.login.secret, null]);
+  expect(shown.querySelector(`#${field.getAttribute("aria-describedby")}`)!.textContent).toBe(t.login.paste);
 });
 
 test("before the node has said what is wrong, the page does not say that nothing is", () => {

@@ -76,7 +76,7 @@ export const en = {
     not_told: (why: string) => `Signed out here. The node could not be told: ${why}`,
     how: "Run this on the machine of the node. It opens the page and lets you in:",
     remote: "From another machine, forward the port first, then open the printed link:",
-    paste: "Or paste the node's secret (the file api-secret in its data folder) or an API key",
+    paste: "Or paste the node's secret (the file api-secret in its data folder) or an API key.",
     secret: "Secret or API key",
     enter: "Enter",
     checking: "Asking the node…",
