@@ -136,7 +136,7 @@ const desk = () => node(1, "desk", [
     rates_measured: { samples: 31, age_s: 7200 },
     corrections: { decode: { percent: 87, samples: 9 }, prefill: null },
     sensors: { temperature_c: 61, power_w: 84, clock_mhz: 4900, utilisation: 0.22 } }),
-  device("gpu0", "discrete_gpu", "NVIDIA GeForce RTX 4090", 23, { backend: "cuda/sm_89", sensors: { temperature_c: 66, power_w: 312, clock_mhz: 2610, utilisation: 0.91 } }),
+  device("gpu0", "discrete_gpu", "NVIDIA GeForce RTX 4090", 23, { backend: "cuda/sm_89", driver: "CUDA 12.4, compute capability 8.9, NVIDIA 550.54.14", sensors: { temperature_c: 66, power_w: 312, clock_mhz: 2610, utilisation: 0.91 } }),
   device("gpu1", "discrete_gpu", "NVIDIA GeForce GTX 1060", 5, { backend: "cuda/sm_61", support: "unsupported", support_reason: "in quarantine for another 5 h: its driver ended 4 times in ten minutes", state: "quarantined", state_reason: "its driver ended 4 times in ten minutes", sensors: { temperature_c: 44, power_w: 9, clock_mhz: 139, utilisation: 0 } }),
 ]);
 const tower = (fields) => node(2, "tower", [
@@ -198,7 +198,7 @@ export const fixtures = {
   /** Everything a stranger can name, named by a stranger. */
   hostile: () => {
     const evil = `<img src=x onerror="window.__pwned=1">\u202e"';]]>`;
-    const bad = node(1, evil, [device("cpu", "cpu", `<script>window.__pwned=1</script>`, 8, { support_reason: evil, sensors: { temperature_c: NaN, power_w: -1, clock_mhz: null, utilisation: 7 } })]);
+    const bad = node(1, evil, [device("cpu", "cpu", `<script>window.__pwned=1</script>`, 8, { driver: evil, support_reason: evil, sensors: { temperature_c: NaN, power_w: -1, clock_mhz: null, utilisation: 7 } })]);
     return cluster([{ ...bad, status: "napping" }], [], [instance("i1", evil, [stage(1, evil, "cpu", 0, 4)], { state: { kind: "dreaming" } })], {
       join_requests: [{ node: nodeId(9), name: evil.repeat(40), address: "javascript:alert(1)", check_words: "<b>a</b> b c d" }],
       warnings: [{ at_unix_s: now_s(), text: evil }],
@@ -229,7 +229,7 @@ export function plan(query) {
   const slots = query.slots ?? 8;
   const kv = (context_tokens * slots * 2048) / (query.kv === "q8" ? 2 : 1);
   const cut = Math.max(20, 64 - Math.round((kv / GIB) * 4));
-  const row = (node_name, device, start, end) => ({ node_name, device, layers: { start, end }, weight_bytes: (end - start) * 0.19 * GIB, kv_bytes: (kv * (end - start)) / 64, workspace_bytes: 0.3 * GIB });
+  const row = (node_name, device, start, end) => ({ node: nodeId(["desk", "tower", "laptop"].indexOf(node_name) + 1), node_name, device, layers: { start, end }, weight_bytes: (end - start) * 0.19 * GIB, kv_bytes: (kv * (end - start)) / 64, workspace_bytes: 0.3 * GIB });
   const scores = { compute: 0.8, memory: 0.7, network: 0.9, thermal: 0.8, bandwidth: 0.6, total: 0.77 };
   const predicted = { ttft_ms: range(300, 420, 600), tokens_per_s: range(28, 34 - slots / 8, 38), hop_ms: range(0.5, 0.9, 1.3), streams: query.streams ?? 1, total_tokens_per_s: range(28, 34, 38), fetch_bytes: 3.4 * GIB, fetch_ms: 31000 };
   return {

@@ -131,6 +131,9 @@ pub struct FigureView {
 /// One stage of a plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct PlanStageView {
+    /// Id of the stage's node.
+    #[serde(default)]
+    pub node: String,
     /// Name of the stage's node.
     pub node_name: String,
     /// Name of the stage's device.

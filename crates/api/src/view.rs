@@ -275,6 +275,9 @@ pub struct DeviceView {
     pub name: String,
     /// Backend and instruction set: `cpu/avx2`.
     pub backend: String,
+    /// Its driver, with the version; `null` where nothing tells, and of a processor.
+    #[serde(default)]
+    pub driver: Option<String>,
     /// Memory it may hold models in.
     pub memory_total_bytes: u64,
     /// Bytes of that memory that are free.
@@ -463,6 +466,7 @@ impl From<&DeviceFacts> for DeviceView {
             kind: facts.kind,
             name: facts.name.clone(),
             backend: facts.backend.clone(),
+            driver: None,
             memory_total_bytes: facts.memory_total_bytes,
             memory_free_bytes: facts.memory_free_bytes,
             memory_domain: facts.memory_domain.map(Into::into),

@@ -23,7 +23,7 @@ fn hostile() -> String {
 
 /// Adds to every text that is another's to choose, alone or in a list.
 fn infect(key: &str, value: &mut Value) {
-    const THEIRS: [&str; 25] = [
+    const THEIRS: [&str; 26] = [
         "name",
         "node_name",
         "model",
@@ -32,6 +32,7 @@ fn infect(key: &str, value: &mut Value) {
         "support_reason",
         "state_reason",
         "backend",
+        "driver",
         "architecture",
         "text",
         "version",

@@ -757,7 +757,8 @@ fn is_alike(before: &NodeReport, now: &NodeReport) -> bool {
         let facts = report.facts.devices.iter();
         let facts = facts.map(|device| (device.id.clone(), device.support, device.support_reason.clone()));
         let states = report.devices.iter().map(|device| {
-            (device.device.clone(), device.state, device.reason.clone(), device.monitor.throttled)
+            let texts = (device.reason.clone(), device.driver.clone());
+            (device.device.clone(), device.state, texts, device.monitor.throttled)
         });
         (facts.collect::<Vec<_>>(), states.collect::<Vec<_>>())
     };

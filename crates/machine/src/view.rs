@@ -394,6 +394,7 @@ fn device_views(report: &NodeReport) -> Vec<api::DeviceView> {
         if let Some(device) = report.devices.iter().find(|device| device.device == facts.id) {
             view.state = device.state;
             device.reason.clone_into(&mut view.state_reason);
+            view.driver.clone_from(&device.driver);
             view.sensors = device.monitor.into();
         }
         view

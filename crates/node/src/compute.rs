@@ -252,6 +252,12 @@ impl Compute {
         }
     }
 
+    /// The driver of a graphics processor, as much of its text as every member takes.
+    pub fn driver(&self, device: &DeviceId) -> Option<String> {
+        let driver = self.card(device).map(|card| exo_cluster::wire::limits::clip(&card.driver));
+        driver.filter(|driver| !driver.is_empty())
+    }
+
     /// Whether it is the device of this process.
     pub fn is_here(&self, device: &DeviceId) -> bool {
         self.here.get().is_some_and(|(_, facts)| facts.id == *device)

@@ -497,6 +497,7 @@ pub(crate) fn stages(request: &PlanRequest, stages: &[Stage], memory: &[ShardMem
     let stage = |(stage, memory): (&Stage, &ShardMemory)| {
         let shard = stage.leader();
         PlanStageView {
+            node: shard.node.to_full(),
             node_name: node_name(request, shard.node),
             device: shard.device.to_string(),
             layers: stage.layers.into(),

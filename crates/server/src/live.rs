@@ -602,22 +602,67 @@ mod tests {
         .expect("a view")
     }
 
-    #[test]
-    fn a_hundred_busy_nodes_take_a_reader_less_than_fifty_kilobytes_a_second() {
-        const SECONDS: u64 = 30;
-        let (shared, began) = (shared(1 << 20), Instant::now());
-        let (mut pace, mut bytes, mut events, mut largest) = (Pace::new(began), 0, 0, 0);
-        shared.publish(&busy(0), ChangeFilter::default());
-        for tick in 1..=SECONDS * 10 {
-            let at = began + Duration::from_millis(100 * tick);
-            pace.is_new = true;
-            let Some(wanted) = pace.due(at) else { continue };
-            let sent = shared.publish(&busy(tick), wanted);
-            pace.published(at, wanted, sent);
-            (bytes, events, largest) = (bytes + sent as u64, events + 1, largest.max(sent));
+    /// What a reader has that applies all it is sent, and the bytes of that behind the snapshot.
+    struct Applied {
+        view: ClusterView,
+        bytes: u64,
+    }
+
+    impl Applied {
+        fn snapshot(reader: &mut Reader) -> Self {
+            let Next::Bytes(first) = reader.look() else { panic!("no snapshot") };
+            let first = text(Some(first));
+            let data = first.lines().find_map(|line| line.strip_prefix("data: ")).expect("data");
+            let event: SnapshotEvent = serde_json::from_str(data).expect("a snapshot");
+            Self { view: event.cluster, bytes: 0 }
         }
-        eprintln!("{bytes} bytes in {events} events, the largest of {largest}");
-        assert!(bytes < 50_000 * SECONDS, "{bytes} bytes in {SECONDS} s");
-        assert!(bytes > 10_000 * SECONDS, "busy nodes are told of: {bytes} bytes in {SECONDS} s");
+
+        fn take(&mut self, reader: &mut Reader) {
+            while let Next::Bytes(bytes) = reader.look() {
+                self.bytes += bytes.len() as u64;
+                let events = text(Some(bytes));
+                for data in events.lines().filter_map(|line| line.strip_prefix("data: ")) {
+                    let event: DeltaEvent = serde_json::from_str(data).expect("a delta");
+                    event.changes.into_iter().for_each(|change| change.apply(&mut self.view));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_hundred_busy_nodes_take_a_reader_less_than_fifty_kilobytes_a_second_and_it_ends_where_they_are() {
+        const BUSY_S: u64 = 30;
+        const QUIET_S: u64 = 20;
+        let (shared, began) = (shared(1 << 20), Instant::now());
+        shared.publish(&busy(0), ChangeFilter::default());
+        let mut reader = reader(&shared);
+        let mut applied = Applied::snapshot(&mut reader);
+        let mut pace = Pace::new(began);
+        let mut show = |tick: u64, is_new: bool, now: &dyn Fn() -> ClusterView| {
+            let at = began + Duration::from_millis(100 * tick);
+            pace.is_new |= is_new;
+            if let Some(wanted) = pace.due(at) {
+                let bytes = shared.publish(&now(), wanted);
+                pace.published(at, wanted, bytes);
+            }
+        };
+        for tick in 1..=BUSY_S * 10 {
+            show(tick, true, &|| busy(tick));
+            applied.take(&mut reader);
+        }
+        let bytes = applied.bytes;
+        eprintln!("{bytes} bytes in {BUSY_S} s");
+        assert!(bytes < 50_000 * BUSY_S, "{bytes} bytes in {BUSY_S} s");
+        assert!(bytes > 10_000 * BUSY_S, "busy nodes are told of: {bytes} bytes in {BUSY_S} s");
+        let mut last = busy(BUSY_S * 10 + 1);
+        last.nodes.iter_mut().for_each(|node| "2".clone_into(&mut node.version));
+        for tick in 1..=QUIET_S * 10 {
+            show(BUSY_S * 10 + tick, tick == 1, &|| last.clone());
+            applied.take(&mut reader);
+        }
+        assert_eq!(applied.view.nodes.iter().filter(|node| node.version == "2").count(), 100);
+        let untold = changes(&applied.view, &last, ChangeFilter { gauges: true, refresh: false });
+        assert!(untold.is_empty(), "{untold:?}");
+        assert!(applied.bytes < 50_000 * (BUSY_S + QUIET_S), "{} bytes", applied.bytes);
     }
 }

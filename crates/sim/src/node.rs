@@ -321,6 +321,7 @@ impl Node {
                 device: id,
                 state,
                 reason: quarantine.unwrap_or_default(),
+                driver: None,
                 monitor: Monitor::default(),
             }],
             card_events: Vec::new(),

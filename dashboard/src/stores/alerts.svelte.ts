@@ -12,11 +12,15 @@ class AlertStore {
   /** `null` while the node has not told any: an older one never does. */
   list = $state.raw<Alert[] | null>(null);
 
-  /** What is not over and not silenced, the worst first. */
+  /** What is not over, the worst first; of the same severity in the node's order. */
+  get open(): Alert[] {
+    return (this.list ?? []).filter((alert) => !alert.resolved_unix_s).sort((a, b) => rank(a) - rank(b));
+  }
+
+  /** Of these, what is not silenced. */
   get active(): Alert[] {
     const now_s = (Date.now() + this.skew_ms) / 1000;
-    const open = (this.list ?? []).filter((alert) => !alert.resolved_unix_s && !((alert.silenced_until_unix_s ?? 0) > now_s));
-    return open.sort((a, b) => rank(a) - rank(b));
+    return this.open.filter((alert) => !((alert.silenced_until_unix_s ?? 0) > now_s));
   }
 
   take(list: unknown): void {

@@ -8,7 +8,7 @@ import { openHistory, type History } from "../history/db";
 import type { Bundle } from "../history/transfer";
 import { ancestry, choose, path, titleOf, type Tree } from "../history/tree";
 import { conversation, message, newId, newTicket, type Conversation, type Message } from "../history/types";
-import { keepDraft } from "../lib/drafts";
+import { forgetDrafts } from "../lib/drafts";
 import { notices } from "./notices.svelte";
 import { t } from "../text";
 
@@ -92,7 +92,6 @@ class ConversationStore {
 
   async remove(id: string): Promise<void> {
     this.forget(id);
-    keepDraft(id, "");
     await (await this.store()).remove(id);
     this.tell({ conversation: id });
   }
@@ -100,6 +99,7 @@ class ConversationStore {
   /** What is still under way in a conversation ends with it. */
   private forget(id: string): void {
     this.removed.add(id);
+    forgetDrafts(id);
     for (const [key, answer] of this.running) {
       if (answer.message.conversation !== id) continue;
       answer.stop();

@@ -43,10 +43,11 @@ test("a conversation that is deleted while its answer comes leaves nothing behin
   const { id } = conversations.current!;
   const saying = conversations.say("secret", "");
   await vi.waitFor(() => expect(conversations.busy).toBeDefined());
-  keepDraft(id, "and then");
+  const drafts = [id, `${id}/message`, `${id}0`];
+  drafts.forEach((key) => keepDraft(key, "and then"));
   await conversations.remove(id);
   await saying;
-  expect(draftOf(id)).toBe("");
+  expect(drafts.map((key) => [draftOf(key), sessionStorage.getItem(`exo-draft-${key}`)])).toEqual([["", null], ["", null], ["and then", "and then"]]);
   expect(conversations.running.size).toBe(0);
   const history = await openHistory();
   await vi.waitFor(async () => expect(await history.messages(id)).toEqual([]));

@@ -14,13 +14,17 @@ import { notices } from "../stores/notices.svelte";
 import { session } from "../stores/session.svelte";
 import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
-import { conversation } from "../history/types";
-import { keepDraft } from "../lib/drafts";
+import { conversation, message } from "../history/types";
+import { draftOf, editDraft, keepDraft } from "../lib/drafts";
 import { t } from "../text";
+import Login from "../frame/Login.svelte";
+import Shell from "../frame/Shell.svelte";
 import Alerts from "../views/alerts/Alerts.svelte";
+import Chat from "../views/chat/Chat.svelte";
 import Composer from "../views/chat/Composer.svelte";
 import List from "../views/chat/List.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
+import Tables from "../views/cluster/Tables.svelte";
 import Doctor from "../views/doctor/Doctor.svelte";
 import Devices from "../views/devices/Devices.svelte";
 import Instances from "../views/instances/Instances.svelte";
@@ -135,6 +139,27 @@ test("alerts say what to do, the worst first; what is silenced or over is not co
   expect(shown.textContent).toContain("Start exo on tower");
   alerts.take([alert("a", "info", "x", "", ""), alert("b", "critical", "y", "", ""), alert("c", "warning", "z", "", "", { silenced_until_unix_s: 9e9 }), alert("d", "critical", "w", "", "", { resolved_unix_s: 1 }), alert("e", "weather", "v", "", "")]);
   expect(alerts.active.map((one) => one.rule)).toEqual(["b", "a", "e"]);
+  flushSync();
+  expect([...shown.querySelectorAll("li h2")].map((title) => title.textContent)).toEqual(["y", "z", "x", "v"]);
+});
+
+test("who does not see the menu hears how many alerts there are, and that there are none any more", () => {
+  const shown = draw(Shell, "home");
+  const said = () => shown.querySelector("p.hidden[role=status]")!.textContent;
+  alerts.take([alert("a", "warning", "x", "", ""), alert("b", "info", "y", "", "", { resolved_unix_s: 1 })]);
+  flushSync();
+  expect(said()).toBe("1 alert");
+  alerts.take([]);
+  flushSync();
+  expect(said()).toBe("");
+});
+
+test("what is seen beside the field for a secret is what it is called", () => {
+  session.state = "out";
+  const shown = drawWith(Login, {});
+  const field = shown.querySelector("input")!;
+  expect([field.labels![0]!.textContent, field.getAttribute("aria-label")]).toEqual([t.login.secret, null]);
+  expect(shown.querySelector(`#${field.getAttribute("aria-describedby")}`)!.textContent).toBe(t.login.paste);
 });
 
 test("before the node has said what is wrong, the page does not say that nothing is", () => {
@@ -316,6 +341,26 @@ test("a request's stages are bars, with the same numbers in a table", async () =
   expect(cells).toHaveLength(3);
 });
 
+test("an interrupted request says how long it may stay so", async () => {
+  const request = { id: "ab".repeat(16), index: 0, model: "m", principal: "local", phase: "interrupted", waits_for: null, interrupted_ms: 3000, interrupted_left_ms: 57_000, prompt_tokens: 1, tokens: 2, age_ms: 9000, resumed: 1 };
+  ANSWERS["/exo/v1/requests"] = () => [request, { ...request, index: 1, phase: "decode", interrupted_left_ms: null }];
+  const shown = draw(Requests, "home");
+  await vi.waitFor(() => expect(shown.querySelector("tbody")?.rows).toHaveLength(2));
+  delete ANSWERS["/exo/v1/requests"];
+  const [broken, whole] = [...shown.querySelector("tbody")!.rows].map((row) => row.cells[2]!.textContent);
+  expect(broken).toContain("ends with an error in 57 s unless it goes on");
+  expect(whole).not.toContain("ends with an error");
+  expect(whole).toContain("went on once");
+});
+
+test("a link says what part of its packets is lost, small parts too, or that nobody knows", () => {
+  const view = fixtures.home();
+  Object.assign(view.links[0], { loss: { share: 0.004, packets: 5000, window_s: 60 } });
+  const tables = drawWith(Tables, { view, selected: null, onselect: () => {} }).querySelectorAll("table");
+  const at = [...tables[1]!.tHead!.rows[0]!.cells].findIndex((cell) => cell.textContent === "Loss");
+  expect([...tables[1]!.tBodies[0]!.rows].slice(0, 2).map((row) => row.cells[at]!.textContent)).toEqual(["0.4 %", t.dash]);
+});
+
 test("the last hour is told in words beside its pictures", async () => {
   const shown = draw(Metrics, "home");
   await vi.waitFor(() => expect(shown.textContent).toMatch(/Tokens per second now [\d.]+, between [\d.]+ and [\d.]+/));
@@ -368,6 +413,56 @@ test("what was typed and not sent is there again once another page was looked at
   expect(sessionStorage.getItem("exo-draft-new")).toBe("half a thought");
   conversations.current = null;
   keepDraft("new", "");
+});
+
+test("an edit that was begun goes on when its conversation is shown again, until it is given up", async () => {
+  const mine = conversation({ title: "T", model: "m" });
+  const said = message({ conversation: mine.id, parent: "", role: "user", content: "first" });
+  conversations.current = mine;
+  conversations.tree = new Map([[said.id, said]]);
+  const area = () => drawWith(Chat, {}).querySelector<HTMLTextAreaElement>(`article textarea`);
+  expect(area()).toBeNull();
+  keepDraft(editDraft(said), "second");
+  undo.splice(0).forEach((run) => run());
+  const edit = area()!;
+  expect(edit.value).toBe("second");
+  edit.value = "third";
+  edit.dispatchEvent(new Event("input", { bubbles: true }));
+  expect(draftOf(editDraft(said))).toBe("third");
+  edit.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape", bubbles: true }));
+  expect(draftOf(editDraft(said))).toBe("");
+  conversations.current = null;
+});
+
+test("two machines of one name are told apart where a model is placed", async () => {
+  const home = fixtures.home();
+  const [other, desk] = [home.nodes.find((node: { name: string }) => node.name === "tower"), home.nodes.find((node: { name: string }) => node.name === "desk")];
+  other.name = "desk";
+  const free_gib = (gib: number) => gib * 1024 ** 3;
+  desk.devices[1].memory_free_bytes = free_gib(100);
+  other.devices[1].memory_free_bytes = free_gib(200);
+  draw(Instances, null);
+  cluster.take({ event: "snapshot", id: "1-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: home }) });
+  const shown = drawWith(Place, { model: placeable });
+  await vi.waitFor(() => expect(shown.querySelectorAll("li small")).toHaveLength(2));
+  expect([...shown.querySelectorAll("li small")].map((one) => one.textContent)).toEqual([expect.stringContaining("100 GiB free"), expect.stringContaining("200 GiB free")]);
+  const selects = [...shown.querySelectorAll<HTMLSelectElement>(".device select")].filter((_, at) => shown.querySelectorAll(".device span")[at]!.textContent!.startsWith("desk/gpu0"));
+  expect(selects).toHaveLength(2);
+  const asked: string[][] = [];
+  const answer = globalThis.fetch;
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => (path === "/exo/v1/plan" && asked.push(JSON.parse(String(init!.body)).exclude), answer(path, init)));
+  selects[1]!.value = "exclude";
+  selects[1]!.dispatchEvent(new Event("change", { bubbles: true }));
+  await vi.waitFor(() => expect(asked).toEqual([[`${home.nodes.filter((node: { name: string }) => node.name === "desk")[1].id}/gpu0`]]));
+  vi.stubGlobal("fetch", answer);
+});
+
+test("a device says its driver, or that nothing tells it; a processor has none", () => {
+  const shown = draw(Devices, "home");
+  const header = (device: string) => shown.querySelector(`article[aria-label="${device}"] header`)!.textContent;
+  expect(header("desk/gpu0")).toContain("Driver: CUDA 12.4, compute capability 8.9, NVIDIA 550.54.14");
+  expect(header("tower/gpu0")).toContain("Driver: not reported");
+  expect(header("desk/cpu")).not.toContain("Driver");
 });
 
 test("where the browser refuses to keep conversations the page says so", () => {

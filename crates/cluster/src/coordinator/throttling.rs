@@ -76,7 +76,7 @@ mod tests {
     fn told(throttled: Option<bool>) -> [DeviceReport; 1] {
         let monitor = Monitor { throttled, ..Monitor::default() };
         let (device, reason) = (DeviceId::cpu(), String::new());
-        [DeviceReport { device, state: DeviceState::Usable, reason, monitor }]
+        [DeviceReport { device, state: DeviceState::Usable, reason, driver: None, monitor }]
     }
 
     #[test]

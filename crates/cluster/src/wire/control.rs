@@ -112,6 +112,8 @@ pub struct DeviceReport {
     pub state: DeviceState,
     /// Why not; empty when it does.
     pub reason: String,
+    /// Its driver, with the version; `None` where nothing tells, and of a processor.
+    pub driver: Option<String>,
     /// Its sensors.
     pub monitor: Monitor,
 }

@@ -169,6 +169,7 @@ fn full_report() -> NodeReport {
         device: DeviceId::cpu(),
         state: exo_types::DeviceState::Usable,
         reason: String::new(),
+        driver: Some("d".to_owned()),
         monitor: Default::default(),
     }];
     full.card_events =
@@ -582,6 +583,19 @@ fn words_of_others_in_reasons_have_a_bound_on_the_wire_and_in_the_log() {
     let instance = exo_types::InstanceId(1);
     let removed = Event::InstanceRemoved { instance, reason: RemoveReason::GivenUp(reason) };
     assert!(Event::decode(&removed.encode()).unwrap_err().to_string().contains("4097 given"));
+}
+
+#[test]
+fn the_name_of_a_driver_has_a_bound() {
+    let told = |bytes: usize| {
+        let mut full = full_report();
+        full.devices[0].driver = Some("x".repeat(bytes));
+        let message = ControlMessage::Report(Box::new(full));
+        ControlMessage::decode(&message.encode()).map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(told(limits::TEXT_BYTES_MAX), Ok(()));
+    let refused = "bytes of a driver: 4097 given, at most 4096 allowed".to_owned();
+    assert_eq!(told(limits::TEXT_BYTES_MAX + 1), Err(refused));
 }
 
 #[test]

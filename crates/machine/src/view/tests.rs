@@ -481,16 +481,18 @@ fn a_stage_that_failed_shows_its_reason_while_the_instance_still_loads() {
 }
 
 #[test]
-fn devices_show_state_and_sensors_of_the_same_report() {
+fn devices_show_state_driver_and_sensors_of_the_same_report() {
     let mut cluster = cluster();
     let monitor = Monitor { temperature_c: Some(60.0), ..Monitor::default() };
     let reason = "it hangs".to_owned();
-    let lost = DeviceReport { device: DeviceId::cpu(), state: DeviceState::Lost, reason, monitor };
+    let (device, state, driver) = (DeviceId::cpu(), DeviceState::Lost, Some("CUDA 12.4".to_owned()));
+    let lost = DeviceReport { device, state, reason, driver, monitor };
     cluster.reports.get_mut(&node(1)).unwrap().devices = vec![lost];
     let view = cluster.view();
     let [attic, desk] = [0, 1].map(|i| &view.nodes[i].devices[0]);
     assert_eq!((desk.state, desk.state_reason.as_str()), (DeviceState::Lost, "it hangs"));
     assert_eq!(desk.sensors.temperature_c, Some(60.0));
+    assert_eq!((desk.driver.as_deref(), attic.driver.as_deref()), (Some("CUDA 12.4"), None));
     assert_eq!(attic.state, DeviceState::Usable);
 }
 

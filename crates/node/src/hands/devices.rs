@@ -173,7 +173,8 @@ impl Devices {
             let (state, reason) = self.compute.state(device);
             let workers = engines.hosts_on(device).find_map(|host| host.worker()?.monitor());
             let monitor = self.compute.monitor(device, workers);
-            DeviceReport { device: device.clone(), state, reason, monitor }
+            let driver = self.compute.driver(device);
+            DeviceReport { device: device.clone(), state, reason, driver, monitor }
         };
         let reports = devices.iter().map(|device| report(&device.id)).collect();
         let memory_bytes = self.compute.memory();

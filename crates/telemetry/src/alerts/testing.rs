@@ -78,6 +78,7 @@ fn shown(id: &str) -> NodeView {
             kind: DeviceKind::DiscreteGpu,
             name: "a card".to_owned(),
             backend: "cuda".to_owned(),
+            driver: None,
             memory_total_bytes: 1,
             memory_free_bytes: 1,
             memory_domain: None,

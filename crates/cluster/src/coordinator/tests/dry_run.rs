@@ -64,6 +64,7 @@ fn plans_beside_heat(bench: &mut Bench, n: u8, throttled: bool) -> ([u32; 2], [S
         device: DeviceId::cpu(),
         state: exo_types::DeviceState::Usable,
         reason: String::new(),
+        driver: None,
         monitor: exo_types::Monitor { throttled: Some(throttled), ..Default::default() },
     }];
     bench.report(n, hot);

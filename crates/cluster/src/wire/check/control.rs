@@ -108,6 +108,7 @@ impl Check for DeviceReport {
     fn check(&self) -> Result<(), CheckError> {
         device_id(&self.device)?;
         text("bytes of a reason", &self.reason)?;
+        text("bytes of a driver", self.driver.as_deref().unwrap_or_default())?;
         let Monitor { temperature_c, power_w, clock_mhz, utilisation, limit_c, throttled: _ } = self.monitor;
         let readings = [temperature_c, power_w, clock_mhz, utilisation, limit_c];
         let is_finite = readings.into_iter().flatten().all(f32::is_finite);

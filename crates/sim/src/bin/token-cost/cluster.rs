@@ -347,7 +347,7 @@ fn samples(node: usize) -> Samples {
             mains_power: None,
         },
         memory_bytes: vec![(id.clone(), total)],
-        devices: vec![DeviceReport { device: id, state, reason, monitor }],
+        devices: vec![DeviceReport { device: id, state, reason, driver: None, monitor }],
         card_events: Vec::new(),
         process_bytes: None,
         networks: Vec::new(),
