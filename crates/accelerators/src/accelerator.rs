@@ -47,11 +47,10 @@ enum Handle {
 /// A backend could not be asked for its accelerators.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ListError {
-    /// A graphics interface.
     #[error(transparent)]
     Graphics(#[from] exo_backend_wgpu::ListError),
-    /// A vendor's own driver.
     #[error(transparent)]
     Vendor(#[from] exo_backend_cuda::ListError),
 }
@@ -76,12 +75,10 @@ impl ListError {
 /// The accelerator that was asked for is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{backend} shows no graphics processor {}", there(.which, .found))]
+#[allow(missing_docs)] // the messages say what the fields are
 pub struct NotThere {
-    /// Who was asked.
     pub backend: Backend,
-    /// For which.
     pub which: String,
-    /// Names of those that are there.
     pub found: Vec<String>,
 }
 
@@ -95,11 +92,10 @@ fn there(which: &str, found: &[String]) -> String {
 /// An accelerator could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum OpenError {
-    /// Through a graphics interface.
     #[error(transparent)]
     Graphics(#[from] exo_backend_wgpu::OpenError),
-    /// Through its vendor's driver.
     #[error(transparent)]
     Vendor(#[from] exo_backend_cuda::OpenError),
 }

@@ -45,23 +45,19 @@ pub struct DeviceInfo {
 /// An accelerator that was asked for cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum DeviceError {
-    /// Its backend shows none.
     #[error(transparent)]
     List(#[from] ListError),
-    /// Its backend shows others.
     #[error(transparent)]
     NotThere(#[from] NotThere),
     /// It is not the one that was looked at before.
     #[error(transparent)]
     OtherCard(#[from] OtherCard),
-    /// It could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// It does not compute.
     #[error(transparent)]
     Verify(#[from] VerifyError),
-    /// It could not be measured.
     #[error(transparent)]
     Measure(#[from] CalibrationError),
 }

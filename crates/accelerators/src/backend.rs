@@ -72,23 +72,16 @@ impl fmt::Display for Backend {
 /// The setting `backend` cannot be meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum BackendError {
-    /// Nobody has it.
     #[error("unknown backend `{name}`{}: use auto, cpu, cuda, vulkan, {}", left_out(.name), OTHERS)]
-    Unknown {
-        /// What was named.
-        name: String,
-    },
-    /// Only other systems have it.
+    Unknown { name: String },
     #[error("`{name}` is a backend of {systems}; this is {own}, which has cpu, {backends}")]
     OfOtherSystem {
-        /// What was named.
         name: String,
         /// Those that have it.
         systems: String,
-        /// This one.
         own: &'static str,
-        /// What this one has.
         backends: String,
     },
 }

@@ -83,28 +83,16 @@ impl Packing {
 /// The processor could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum OpenError {
     /// The instruction set that was asked for is not there.
     #[error("this processor does not have {}, only {}", .isa.name(), Isa::available_names())]
-    MissingIsa {
-        /// The one asked for.
-        isa: Isa,
-    },
+    MissingIsa { isa: Isa },
     /// Not a number of threads that a device takes.
     #[error("a processor is opened with 1 to {} threads, not {threads}", Pool::THREADS_MAX)]
-    ThreadCount {
-        /// How many were asked for.
-        threads: usize,
-    },
-    /// The system gave no threads.
+    ThreadCount { threads: usize },
     #[error("{threads} worker threads could not be started")]
-    Threads {
-        /// How many were asked for.
-        threads: usize,
-        /// What the system said.
-        #[source]
-        source: std::io::Error,
-    },
+    Threads { threads: usize, source: std::io::Error },
 }
 
 /// The processor.

@@ -57,12 +57,10 @@ impl Api {
 /// The driver refused a call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{call} failed with {name}: {text}")]
+#[allow(missing_docs)] // the messages say what the fields are
 pub struct CallError {
-    /// The function of the driver.
     pub call: &'static str,
-    /// The driver's name for the error.
     pub name: String,
-    /// The driver's words for it.
     pub text: String,
     pub(crate) code: Code,
 }

@@ -77,42 +77,29 @@ impl Card {
 /// A driver cannot be used on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ListError {
-    /// There is no driver.
     #[error(
         "{vendor}'s driver library ({library}) is not on this machine: for one of its cards install {what}"
     )]
     NoDriver {
-        /// Whose cards it is for.
         vendor: &'static str,
-        /// The library that was looked for.
         library: &'static str,
         /// What brings it, and from where.
         what: &'static str,
     },
     /// There is a library, but it is not the driver's, or a damaged one.
     #[error("{vendor}'s driver library answered with nonsense: install the driver again")]
-    Broken {
-        /// Vendor of the driver.
-        vendor: &'static str,
-    },
-    /// The driver is older than the kernels' PTX.
+    Broken { vendor: &'static str },
     #[error("NVIDIA's driver knows CUDA {}.{} and the kernels need 12.0: install driver 525 or newer", .version / 1000, .version % 1000 / 10)]
     TooOld {
         /// What it told, such as 11080 for 11.8.
         version: i32,
     },
-    /// The driver is there and sees no card.
     #[error(
         "{vendor}'s driver sees no card: either there is none, or it is hidden by {variable} or from this container"
     )]
-    NoCard {
-        /// Vendor of the driver.
-        vendor: &'static str,
-        /// The environment variable that hides cards.
-        variable: &'static str,
-    },
-    /// The driver refused to say.
+    NoCard { vendor: &'static str, variable: &'static str },
     #[error("the driver could not be asked for its cards")]
     Call(#[from] CallError),
 }

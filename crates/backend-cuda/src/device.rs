@@ -43,21 +43,13 @@ pub struct CudaOptions {
 /// A card could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum OpenError {
-    /// It has not what the kernels need.
     #[error("{name} cannot be used: {trouble}")]
-    Unfit {
-        /// The card.
-        name: String,
-        /// What it lacks.
-        trouble: String,
-    },
-    /// The driver gave no context.
+    Unfit { name: String, trouble: String },
     #[error("{name} could not be opened")]
     Refused {
-        /// The card.
         name: String,
-        /// What the driver said.
         #[source]
         error: CallError,
     },

@@ -73,10 +73,9 @@ pub struct Adapter {
 /// The interface could not be asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{api} could not be asked for its adapters: {reason}")]
+#[allow(missing_docs)] // the messages say what the fields are
 pub struct ListError {
-    /// The interface.
     pub api: Api,
-    /// What happened.
     pub reason: String,
 }
 

@@ -44,35 +44,14 @@ pub struct WgpuOptions {
 /// An adapter could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum OpenError {
-    /// The driver gave no device.
     #[error("{name} could not be opened through {api}: {reason}")]
-    Refused {
-        /// The adapter.
-        name: String,
-        /// The interface.
-        api: crate::Api,
-        /// What the driver said.
-        reason: String,
-    },
-    /// Nobody knows how much memory it has.
+    Refused { name: String, api: crate::Api, reason: String },
     #[error("{name} does not say how much memory it has: set a limit")]
-    UnknownMemory {
-        /// The adapter.
-        name: String,
-    },
-    /// Too old or too small for the kernels.
+    UnknownMemory { name: String },
     #[error("{name} has {what} of {has}, the kernels need {needs}")]
-    TooSmall {
-        /// The adapter.
-        name: String,
-        /// Which limit.
-        what: &'static str,
-        /// Its value.
-        has: u64,
-        /// The least that works.
-        needs: u64,
-    },
+    TooSmall { name: String, what: &'static str, has: u64, needs: u64 },
     /// No memory even for the first few bytes.
     #[error(transparent)]
     Alloc(#[from] AllocError),

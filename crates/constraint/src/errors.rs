@@ -3,29 +3,16 @@
 /// A grammar that no answer can be held to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum CompileError {
-    /// More text than any stage takes.
     #[error("the grammar has {bytes} bytes, at most {max} are taken")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-        /// Longest taken.
-        max: usize,
-    },
+    TooLong { bytes: usize, max: usize },
     /// The engine refused it, warned of it, or reached one of its bounds.
     #[error("{reason}")]
-    Refused {
-        /// What it said, shortened.
-        reason: String,
-    },
+    Refused { reason: String },
     /// It was worded for another engine or another vocabulary.
     #[error("the grammar was made for {wanted}, this node has {own}")]
-    Differs {
-        /// What it was made for.
-        wanted: String,
-        /// What is here.
-        own: String,
-    },
+    Differs { wanted: String, own: String },
     /// No token of the vocabulary ends an answer, so that none could be complete.
     #[error("the model has no token that ends an answer")]
     NoEnd,
@@ -34,10 +21,10 @@ pub enum CompileError {
 /// A schema that cannot be enforced as it is meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at `{pointer}`: {reason}")]
+#[allow(missing_docs)] // the messages say what the fields are
 pub struct SchemaError {
     /// Where in the schema, as a JSON Pointer; `#` is its root.
     pub pointer: String,
-    /// What is wrong, and what would be accepted.
     pub reason: String,
 }
 

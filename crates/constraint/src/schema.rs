@@ -146,7 +146,6 @@ struct Walk<'a> {
     depth: usize,
     /// What is referred to.
     targets: HashSet<String>,
-    /// The levels of all of it.
     levels: usize,
     /// What formats become.
     format_bytes: usize,

@@ -27,30 +27,18 @@ pub struct BadCoreList;
 
 /// This process cannot be kept to the cores that were asked for.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ConfineError {
-    /// They are not all ours.
     #[error("core {core} is not among those that this process may use: {allowed}")]
-    NotAllowed {
-        /// The first that is not.
-        core: usize,
-        /// What is.
-        allowed: CoreList,
-    },
+    NotAllowed { core: usize, allowed: CoreList },
     /// Written for Linux only.
     #[error("on this system exo cannot choose its cores; start it with the system's own tool for that")]
     Unsupported,
     /// The system does not tell which cores are ours.
     #[error("the system does not tell which cores this process may use")]
     Unknown(#[source] std::io::Error),
-    /// The system refused.
     #[error("the system did not keep this process to the cores {cores}")]
-    System {
-        /// The ones asked for.
-        cores: CoreList,
-        /// What it said.
-        #[source]
-        source: std::io::Error,
-    },
+    System { cores: CoreList, source: std::io::Error },
 }
 
 impl ConfineError {

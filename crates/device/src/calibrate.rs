@@ -122,14 +122,13 @@ impl Calibration {
 /// A device could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum CalibrationError {
     /// No memory for the matrices (at least 80 MiB).
     #[error("no memory to measure with")]
     Alloc(#[from] AllocError),
-    /// The device did not take the matrix.
     #[error("the device did not take the matrix to measure with")]
     Weight(#[from] WeightError),
-    /// A run failed.
     #[error("the measuring run failed")]
     Run(#[from] RunError),
 }

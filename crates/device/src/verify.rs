@@ -12,14 +12,12 @@ const WIDTH: usize = 10;
 /// A device cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum VerifyError {
-    /// Not even a few bytes.
     #[error("no memory to check it with")]
     Alloc(#[from] AllocError),
-    /// The sum did not come.
     #[error("it did not compute the sum of the check")]
     Run(#[from] RunError),
-    /// The sum is another.
     #[error("it computed a wrong sum")]
     Wrong,
 }

@@ -57,20 +57,15 @@ pub struct Options {
 /// Discovery could not start. The caller goes on without: peers are then given by address.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum DiscoveryError {
-    /// No interface carries multicast.
     #[error("multicast does not work on {tried}; give peers with --peer HOST:PORT")]
-    NoMulticast {
-        /// Which interfaces were tried, with their addresses.
-        tried: String,
-    },
+    NoMulticast { tried: String },
     /// The list of interfaces is not to be had.
     #[error("cannot list the network interfaces")]
     Interfaces(#[source] io::Error),
-    /// mDNS did not start.
     #[error("cannot start mDNS: {0}")]
     Daemon(String),
-    /// What was to be announced does not fit.
     #[error("cannot announce this node: {0}")]
     Announcement(String),
 }

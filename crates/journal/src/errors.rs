@@ -9,14 +9,12 @@ use redb::{CommitError, DatabaseError, SetDurabilityError, StorageError, TableEr
 /// The disk did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum StorageFailure {
-    /// No room left.
     #[error("the disk is full")]
     DiskFull,
-    /// Not allowed.
     #[error("no permission to write there")]
     NotPermitted,
-    /// The file's own structure is damaged.
     #[error("the file is damaged: {0}")]
     Corrupted(String),
     /// An earlier write failed and the file is in an unknown state until it is opened again.
@@ -42,51 +40,28 @@ impl JournalError {
 /// A journal could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum JournalError {
-    /// Another process has it open.
     #[error("another exo uses this data folder ({path} is locked)")]
-    InUse {
-        /// The file.
-        path: PathBuf,
-    },
+    InUse { path: PathBuf },
     /// Not a journal, or damaged. Never deleted: it may be all that is left of the cluster's history.
     #[error("{path} is not a journal, or is damaged: {why}; move it away to start with an empty one")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What was found.
-        why: String,
-    },
-    /// Written by another version of exo.
+    Damaged { path: PathBuf, why: String },
     #[error(
         "{path} has journal format {found}, this exo reads {oldest} to {known}: start the exo that wrote it, or move the file away \
          and let the node join its cluster again"
     )]
-    Format {
-        /// The file.
-        path: PathBuf,
-        /// In the file.
-        found: u32,
-        /// The oldest that is read.
-        oldest: u32,
-        /// The format of this program.
-        known: u32,
-    },
+    Format { path: PathBuf, found: u32, oldest: u32, known: u32 },
     /// An entry is not the one that was written.
     #[error("{path} was altered")]
     Altered {
-        /// The file.
         path: PathBuf,
-        /// Where the chain breaks.
         #[source]
         broken: ChainBroken,
     },
-    /// The system said no.
     #[error("cannot open the journal {path}")]
     Storage {
-        /// The file.
         path: PathBuf,
-        /// Why not.
         #[source]
         failure: StorageFailure,
     },
@@ -95,24 +70,12 @@ pub enum JournalError {
 /// A batch was not written; nothing of it is in the log.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum AppendError {
-    /// One entry is too large.
     #[error("an entry of {bytes} bytes, the journal takes {max_bytes}")]
-    EntryTooLarge {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        max_bytes: usize,
-    },
-    /// All together are too large.
+    EntryTooLarge { bytes: usize, max_bytes: usize },
     #[error("a batch of {bytes} bytes, the journal takes {max_bytes} at once")]
-    BatchTooLarge {
-        /// Their length.
-        bytes: usize,
-        /// The limit.
-        max_bytes: usize,
-    },
-    /// The disk.
+    BatchTooLarge { bytes: usize, max_bytes: usize },
     #[error("cannot write to the journal")]
     Storage(#[source] StorageFailure),
 }
@@ -120,27 +83,15 @@ pub enum AppendError {
 /// A snapshot was not written; the log is as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum SnapshotError {
     /// The state is of another history than the log.
     #[error("a snapshot at {upto} does not belong to this log, which ends at {head}")]
-    NotInLog {
-        /// What the snapshot claims to stand for.
-        upto: LogHead,
-        /// The log's end.
-        head: LogHead,
-    },
-    /// The state is too large.
+    NotInLog { upto: LogHead, head: LogHead },
     #[error("a state of {bytes} bytes, the journal takes {max_bytes}")]
-    StateTooLarge {
-        /// Its length.
-        bytes: usize,
-        /// The limit.
-        max_bytes: usize,
-    },
-    /// The tail does not fit.
+    StateTooLarge { bytes: usize, max_bytes: usize },
     #[error("the entries after the snapshot were not taken")]
     Tail(#[source] AppendError),
-    /// The disk.
     #[error("cannot write the snapshot")]
     Storage(#[source] StorageFailure),
 }
@@ -148,10 +99,9 @@ pub enum SnapshotError {
 /// The chain does not hold: from entry `seq` on the log is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the chain breaks at entry {seq}: {why}")]
+#[allow(missing_docs)] // the messages say what the fields are
 pub struct ChainBroken {
-    /// The first entry that does not fit.
     pub seq: u64,
-    /// How the entry does not fit.
     pub why: String,
 }
 

@@ -4,21 +4,12 @@ use exo_trust::{ActError, InsertError};
 
 /// Why an act was not done, to be displayed to the person who asked for it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ActRefusal {
-    /// More wait than may.
     #[error("{max} changes of the members wait already; try again")]
-    TooMany {
-        /// So many may.
-        max: usize,
-    },
-    /// This node decides nothing about the members.
+    TooMany { max: usize },
     #[error("this node is not an admin of its cluster{}", who_is(there, gone))]
-    NotAnAdmin {
-        /// Admins that are there, by name.
-        there: Vec<String>,
-        /// Those that are not.
-        gone: Vec<String>,
-    },
+    NotAnAdmin { there: Vec<String>, gone: Vec<String> },
     /// The exchange of the stranger that was to be let in is over.
     #[error("nobody waits for this admission any more")]
     NotAwaited,
@@ -30,21 +21,12 @@ pub enum ActRefusal {
     Moving,
     /// The log of trust has no place for it.
     #[error("{}", error.sentence(called))]
-    Impossible {
-        /// Why it is impossible.
-        error: ActError,
-        /// What the node is called that it is about, and its id.
-        called: String,
-    },
+    Impossible { error: ActError, called: String },
     /// What was signed does not follow what is there by now.
     #[error(transparent)]
     NotInserted(#[from] InsertError),
-    /// The disk did not take it.
     #[error("the log of trust cannot be written: {reason}")]
-    NotWritten {
-        /// What the system says.
-        reason: String,
-    },
+    NotWritten { reason: String },
     /// The door of this node is never open.
     #[error(
         "this node runs with `--trust closed`, or with a token to join: its door is never open; give out a code with `exo invite`"

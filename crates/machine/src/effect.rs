@@ -26,15 +26,14 @@ use crate::notice::Notice;
 
 /// Something to be done.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Effect {
     /// Open a link: dial the addresses side by side, the first that proves the key counts. Answer `LinkUp` or
     /// `DialFailed`.
     Dial {
-        /// Its number.
         dial: DialId,
         /// Whose key must be proven there.
         peer: NodeId,
-        /// What for.
         purpose: Purpose,
         /// Where, best first; those over the same transport stand together.
         addresses: Vec<(Transport, SocketAddr)>,
@@ -44,7 +43,6 @@ pub enum Effect {
     /// Try whether anything listens where a member was. Answer `Refused` if every address refuses; nothing
     /// otherwise.
     Probe {
-        /// Who listened there.
         peer: NodeId,
         /// Where, over TCP.
         addresses: Vec<SocketAddr>,
@@ -52,46 +50,26 @@ pub enum Effect {
     /// Ask a member for a burst of 1 MiB at most and measure how fast it comes. Answer `Received`, with 0
     /// bytes if it did not.
     Burst {
-        /// Who sends it.
         from: NodeId,
         /// Where it may be, best first.
         addresses: Vec<SocketAddr>,
     },
     /// Queue a frame on a link, in order. A link that takes no more answers `LinkDown`.
-    Send {
-        /// The link.
-        link: LinkId,
-        /// The message.
-        message: Outgoing,
-    },
+    Send { link: LinkId, message: Outgoing },
     /// Close a link. No `LinkDown` follows.
     CloseLink {
-        /// The link.
         link: LinkId,
         /// Why, for the log.
         reason: LinkEnd,
     },
     /// Write. Answer `Persisted`, in the order of the ids.
-    Persist {
-        /// Its number.
-        id: PersistId,
-        /// The write.
-        write: Write,
-    },
+    Persist { id: PersistId, write: Write },
     /// Ask the planner. Answer `Planned`.
-    Plan {
-        /// Its number.
-        id: PlanId,
-        /// The request.
-        request: Arc<PlanRequest>,
-    },
+    Plan { id: PlanId, request: Arc<PlanRequest> },
     /// Have a manifest or the bytes of a shard on disk. Answer `Fetched`.
     Fetch {
-        /// Its number.
         fetch: FetchId,
-        /// Of which model.
         model: ModelId,
-        /// What of it.
         what: FetchWhat,
         /// Whom to ask, and where they are.
         holders: Vec<Holder>,
@@ -99,50 +77,30 @@ pub enum Effect {
     /// Stop a fetch. No answer.
     CancelFetch(FetchId),
     /// Open the model and load a shard. Answer `Engine` with `Loaded` or `LoadFailed`.
-    Load {
-        /// Its number.
-        engine: EngineId,
-        /// The spec.
-        spec: Box<ShardSpec>,
-    },
+    Load { engine: EngineId, spec: Box<ShardSpec> },
     /// Drop its sequences and its kept pages but some, after the jobs before. Answer `Rewired` with the same
     /// position and term.
     Rewire {
-        /// The engine.
         engine: EngineId,
-        /// What it serves from now on.
         position: ShardPosition,
         /// The term that begins. The first is that of an engine that begins to serve.
         term: Term,
-        /// The kept pages that stay.
         keep: Vec<PageKey>,
     },
     /// Compute a step. Answer `Computed`.
     Compute {
-        /// Which engine.
         engine: EngineId,
         /// What for; comes back with the answer.
         position: ShardPosition,
-        /// The job.
         job: StepJob,
     },
     /// End it at the next layer and free everything. Answer `Unloaded`.
     Unload(EngineId),
     /// A device of this node gives what is no number: nothing is placed on it for a while, which its samples
     /// say from then on.
-    Quarantine {
-        /// The device that is left out.
-        device: DeviceId,
-        /// What it did.
-        reason: String,
-    },
+    Quarantine { device: DeviceId, reason: String },
     /// Sign with this node's key. Answer `Signed`.
-    Sign {
-        /// Its number.
-        id: SignId,
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
+    Sign { id: SignId, bytes: Vec<u8> },
     /// Something for the small model. Without one, nothing comes back.
     Draft(DraftAsk),
     /// Something for a join exchange.
@@ -159,25 +117,14 @@ pub enum Effect {
     /// A request of this node had a model placed: compare it with what its hub promised, if it is of one,
     /// once that instance is ready. No answer.
     Check {
-        /// The model.
         model: ModelId,
         /// As what it was placed.
         instance: InstanceId,
     },
     /// Answer a question.
-    Reply {
-        /// The question that is answered.
-        reply: ReplyId,
-        /// The answer.
-        answer: Answer,
-    },
+    Reply { reply: ReplyId, answer: Answer },
     /// Tell a client.
-    Emit {
-        /// Whose request.
-        stream: StreamId,
-        /// The event.
-        event: SequenceEvent,
-    },
+    Emit { stream: StreamId, event: SequenceEvent },
     /// Tell the person who watches the node.
     Notice(Notice),
     /// The view has changed; [`crate::NodeMachine::view`] has the new one.
@@ -288,19 +235,13 @@ pub enum DraftAsk {
 
 /// Something for a join exchange.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum JoinEffect {
     /// Answer a stranger.
-    Answer {
-        /// Which exchange.
-        exchange: ExchangeId,
-        /// The answer.
-        answer: JoinAnswer,
-    },
+    Answer { exchange: ExchangeId, answer: JoinAnswer },
     /// Ask `with` where it proves its key first, once. Answer `JoinEvent::Answered`.
     Ask {
-        /// Who must answer there.
         with: NodeId,
-        /// Addresses of that node.
         addresses: Vec<SocketAddr>,
         /// Leave out those that are neither this machine nor on a private network of it: no person named
         /// them.
@@ -309,14 +250,12 @@ pub enum JoinEffect {
         proof_within: Duration,
         /// Prove that this node knows it, and have it proven, before the question counts.
         code: Option<Code>,
-        /// The ask.
         ask: JoinAsk,
     },
     /// Find out who is at an address that a person named. Answer `JoinEvent::Probed`.
     Probe {
         /// `host:port`.
         text: String,
-        /// What to ask there.
         ask: JoinAsk,
     },
 }
@@ -334,12 +273,12 @@ pub enum Unclaimed {
 
 /// An answer to a [`crate::Question`].
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Answer {
     /// To `Resolve`.
     Resolved(Result<Box<Resolved>, Unresolved>),
     /// To `Coordinator`; `None` when no answer came in time.
     Coordinator(Option<Box<ControlReply>>),
-    /// To `Instances`.
     Instances(Vec<InstanceView>),
     /// To `Act` and `Door`: done and on disk, or why not.
     Acted(Result<(), ActRefusal>),
@@ -349,17 +288,13 @@ pub enum Answer {
     Invited(Result<String, AdminError>),
     /// To `Models` and `ModelsAfterScan`.
     Models(Vec<ModelHolders>),
-    /// To `Leaving`.
     Leaving,
     /// To `Requests`, the oldest first.
     Requests(Vec<exo_api::RequestView>),
     /// To `Claim`.
     Claimed(Result<Backup, Unclaimed>),
-    /// To `CheckWords`.
     CheckWords(Vec<(NodeId, String)>),
-    /// To `PlanFacts`.
     PlanFacts {
-        /// Measured links.
         links: Vec<exo_planner::LinkFacts>,
         /// The room that disks have for the model's file.
         disks: Vec<(NodeId, DiskRoom)>,

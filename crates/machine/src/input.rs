@@ -73,133 +73,75 @@ pub enum Purpose {
 
 /// Something happened.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Input {
     /// [`crate::NodeMachine::next_deadline`] has come. Too early does no harm.
     Timer,
 
     /// A connection stands: both ends have proven their keys. `dial` names our own attempt, if it was one.
     LinkUp {
-        /// Its number from now on.
         link: LinkId,
-        /// The other end.
         peer: NodeId,
         /// What the dialling side opened it for.
         purpose: Purpose,
-        /// What it runs over.
         via: Transport,
-        /// The other end's address.
         remote: SocketAddr,
         /// Our attempt, or `None` if the peer dialled.
         dial: Option<DialId>,
     },
     /// Our attempt ended without a connection.
     DialFailed {
-        /// The dial.
         dial: DialId,
         /// What happened at the last address.
         reason: String,
     },
     /// Every address of a [`crate::Effect::Probe`] refused a connection; perhaps several times. Nothing comes
     /// where one did not.
-    Refused {
-        /// Who listened there.
-        peer: NodeId,
-    },
+    Refused { peer: NodeId },
     /// The peer keeps this link: its [`crate::Outgoing::Accept`] has arrived.
     LinkAccepted {
-        /// The link.
         link: LinkId,
         /// Which run of the peer's process says so.
         incarnation: u64,
     },
     /// A link is gone. Comes once for each `LinkUp` that was not closed from here.
-    LinkDown {
-        /// The link.
-        link: LinkId,
-        /// How the link ended.
-        reason: LinkEnd,
-    },
+    LinkDown { link: LinkId, reason: LinkEnd },
     /// A sign of life besides messages: a pong with its round trip, or a part of a long frame.
     Heard {
-        /// On which link.
         link: LinkId,
         /// If it was a pong.
         rtt: Option<Duration>,
     },
     /// Bytes came from a member: a burst, or the weights of a fetch.
-    Received {
-        /// From whom.
-        from: NodeId,
-        /// How many, and how fast.
-        received: crate::Received,
-    },
+    Received { from: NodeId, received: crate::Received },
     /// A message on a control link, decoded and within bounds.
-    Control {
-        /// On which link.
-        link: LinkId,
-        /// The message.
-        message: Box<ControlMessage>,
-    },
+    Control { link: LinkId, message: Box<ControlMessage> },
     /// A message on a data link, decoded and within bounds.
-    Data {
-        /// On which link.
-        link: LinkId,
-        /// The message.
-        message: Box<DataMessage>,
-    },
+    Data { link: LinkId, message: Box<DataMessage> },
 
     /// A write is on disk, or is not and will not be.
-    Persisted {
-        /// The write that is meant.
-        id: PersistId,
-        /// Whether it is on disk.
-        result: Result<(), WriteFailure>,
-    },
+    Persisted { id: PersistId, result: Result<(), WriteFailure> },
     /// The planner has answered.
-    Planned {
-        /// Which question.
-        id: PlanId,
-        /// The result.
-        result: Result<Plan, PlanError>,
-    },
+    Planned { id: PlanId, result: Result<Plan, PlanError> },
     /// A fetch moved on or ended.
-    Fetched {
-        /// The fetch.
-        fetch: FetchId,
-        /// How far the fetch is.
-        event: FetchEvent,
-    },
+    Fetched { fetch: FetchId, event: FetchEvent },
     /// An engine says something.
-    Engine {
-        /// The engine.
-        engine: EngineId,
-        /// The event.
-        event: EngineEvent,
-    },
+    Engine { engine: EngineId, event: EngineEvent },
     /// An engine is done with a step, well or not.
     Computed {
-        /// Which engine.
         engine: EngineId,
         /// What the job was for: an answer for another stage than the present one is of the past.
         position: ShardPosition,
         /// The term of the job's frame: an answer of another term than the present one is of the past, too.
         term: Term,
-        /// The step.
         step: u64,
-        /// What came out.
         result: ComputeResult,
-        /// Time it took.
         busy: Duration,
     },
     /// The small model says something.
     Draft(DraftEvent),
     /// This node's key has signed.
-    Signed {
-        /// What was to be signed.
-        id: SignId,
-        /// The signature.
-        signature: [u8; 64],
-    },
+    Signed { id: SignId, signature: [u8; 64] },
     /// The models on this node's disk, and what it may still fetch.
     Models(Vec<HeldModel>, DiskRoom),
     /// Memory, sensors and power, sampled; also before an engine's news, so that what it holds is counted.
@@ -210,26 +152,11 @@ pub enum Input {
     Joining(JoinEvent),
 
     /// Run the sequences of a request and send what comes to `stream`.
-    Start {
-        /// Where to.
-        stream: StreamId,
-        /// The request.
-        request: Box<StartRequest>,
-    },
+    Start { stream: StreamId, request: Box<StartRequest> },
     /// A client left (`None`), or a stop string ended one choice.
-    Cancel {
-        /// Whose request.
-        request: RequestId,
-        /// Which choice.
-        index: Option<u16>,
-    },
+    Cancel { request: RequestId, index: Option<u16> },
     /// The API asks. The answer may take a while and always comes.
-    Ask {
-        /// Where the answer goes.
-        reply: ReplyId,
-        /// The question.
-        question: Question,
-    },
+    Ask { reply: ReplyId, question: Question },
     /// End: say goodbye, free everything.
     Stop,
 }
@@ -364,34 +291,22 @@ pub struct LoadedFacts {
 
 /// What the small model says.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum DraftEvent {
     /// It has read a text, and guesses what follows.
     Answer {
-        /// The instance that asked.
         instance: InstanceId,
-        /// The sequence.
         sequence: SequenceId,
         /// Tokens it has read.
         text_len: usize,
-        /// Its guesses.
         tokens: Vec<u32>,
         /// Time of one guess, where that was measured.
         each: Option<Duration>,
     },
     /// It cannot hold a sequence: there is no use in asking about it again.
-    Refused {
-        /// The instance that asked.
-        instance: InstanceId,
-        /// The sequence.
-        sequence: SequenceId,
-    },
+    Refused { instance: InstanceId, sequence: SequenceId },
     /// It guesses no more.
-    Over {
-        /// Its name.
-        name: String,
-        /// Why it guesses no more.
-        reason: String,
-    },
+    Over { name: String, reason: String },
 }
 
 /// What this machine is and has at this moment.
@@ -532,6 +447,7 @@ pub struct StartRequest {
 
 /// What the API asks.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Question {
     /// Which model is meant, who has it, and with which context it runs.
     Resolve {
@@ -547,15 +463,9 @@ pub enum Question {
     /// Join where a code was given out.
     Join(JoinByCode),
     /// Let in a node that asks to join.
-    Invite {
-        /// The node.
-        node: NodeId,
-    },
+    Invite { node: NodeId },
     /// Refuse a node that asks to join.
-    Refuse {
-        /// The node.
-        node: NodeId,
-    },
+    Refuse { node: NodeId },
     /// Open this node's door for so long, or shut it.
     Door {
         /// For how long; shut if left out.
@@ -571,7 +481,6 @@ pub enum Question {
     Requests,
     /// Go on with a request of a node that is lost.
     Claim {
-        /// The request.
         request: RequestId,
         /// Hash of its client's secret.
         proof: [u8; 32],
@@ -579,8 +488,5 @@ pub enum Question {
     /// The check words shown when members were admitted.
     CheckWords,
     /// What every member knows of the cluster for a plan: measured links, and the room on disks.
-    PlanFacts {
-        /// Whose file is fetched.
-        model: ModelId,
-    },
+    PlanFacts { model: ModelId },
 }

@@ -12,43 +12,28 @@ const REASONS_MAX: usize = 8;
 
 /// Why a node that was asked did not let this one in, or why this one did not go there.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum NotLetIn {
-    /// It said so.
     #[error("{}", refusal.sentence(*asker))]
-    Refused {
-        /// Why it refuses.
-        refusal: JoinRefusal,
-        /// This node.
-        asker: NodeId,
-    },
+    Refused { refusal: JoinRefusal, asker: NodeId },
     /// It answered `Later`.
     #[error("it did not have the time")]
     Later,
     /// It did not answer, or the exchange broke off: the words of the transport, by which nothing is decided.
     #[error("{0}")]
     Broken(String),
-    /// It did not answer at all.
     #[error("the exchange brought no answer in its time")]
     NoAnswer,
-    /// A node of its cluster does.
     #[error("it lets nobody in itself; a node of its cluster at {address} does (`--peer`)")]
-    Elsewhere {
-        /// Where that is.
-        address: SocketAddr,
-    },
-    /// Its cluster's log of trust did not come.
+    Elsewhere { address: SocketAddr },
     #[error("it let this node in, but its log of trust did not come")]
     NoLog,
-    /// Nothing of it is in what came.
     #[error("it sent no log of trust")]
     EmptyLog,
-    /// That log came and is not written.
     #[error("its log of trust could not be written to this node's disk")]
     LogNotWritten,
-    /// That log begins with another cluster's entry.
     #[error("its log of trust does not begin with its founding")]
     LogBegins,
-    /// That log says nothing of this node.
     #[error("its log of trust does not name this node as a member")]
     LogWithoutMe,
     /// An entry of it is none.
@@ -60,33 +45,26 @@ pub enum NotLetIn {
     /// A request has come to this node meanwhile.
     #[error("this node answers a request now, and asks again after it")]
     Busy,
-    /// This node was used meanwhile.
     #[error("this node is in use by now and stays where it is")]
     InUse,
 }
 
 /// Why a join that a person asked for came to nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum JoinFailure {
-    /// One at a time.
     #[error("this node is joining already")]
     IsJoining,
-    /// Its own cluster has put it out.
     #[error("this node was removed from its cluster; `exo leave` makes it a new one first")]
     WasRemoved,
     /// It belongs elsewhere.
     #[error("this node is a member of a cluster of {members}; `exo leave` makes it a new one first")]
-    IsMember {
-        /// Nodes of its cluster.
-        members: usize,
-    },
-    /// Clients wait for answers.
+    IsMember { members: usize },
     #[error("requests run on this node, and joining would end them; try again when they are done")]
     IsBusy,
     /// There is nobody where the person said.
     #[error("no exo node answered at {0}")]
     Silence(SocketAddr),
-    /// There is nobody at all.
     #[error("no other node is seen nearby; name the one that gave the code out with --peer ID@HOST:PORT")]
     NobodyNear,
     /// What those said who were asked: of several nodes nearby one has given the code out, and its word must

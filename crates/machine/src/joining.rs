@@ -152,6 +152,7 @@ impl Context<'_> {
 
 /// What joining wants done, in order.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum JoiningOutput {
     /// Something for the world.
     Effect(Effect),
@@ -159,26 +160,18 @@ pub enum JoiningOutput {
     Act {
         /// Comes back with the answer.
         admission: u64,
-        /// The act.
         act: Act,
     },
     /// A member may be at these addresses as well: remember them behind those known and dial without waiting
     /// longer.
     Learn {
-        /// The node.
         node: NodeId,
-        /// Addresses of that node.
         addresses: Vec<SocketAddr>,
         /// Also beyond the networks that this machine is on: a person let it in there.
         is_vouched: bool,
     },
     /// A member was reached there: try this address first.
-    Prefer {
-        /// The node.
-        node: NodeId,
-        /// The address that was reached.
-        address: SocketAddr,
-    },
+    Prefer { node: NodeId, address: SocketAddr },
     /// The cluster's members or [`Joining::members`] have changed, and with them who may connect.
     MembersChanged,
     /// Ask this node for its log of trust if its control link is open. If not, [`Joining::wants_trust_of`]
@@ -186,7 +179,6 @@ pub enum JoiningOutput {
     Pull(NodeId),
     /// Somebody has sent entries of this cluster's log of trust: check them and take them in.
     Entries {
-        /// The node that sent them.
         from: NodeId,
         /// In their encoding.
         entries: Vec<Vec<u8>>,

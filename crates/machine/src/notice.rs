@@ -15,6 +15,7 @@ const REASON_CHARS_MAX: usize = 500;
 /// One thing worth a line on the terminal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Notice {
     /// This node joined another's cluster.
     Joined {
@@ -25,16 +26,13 @@ pub enum Notice {
     },
     /// This node let another in.
     Admitted {
-        /// The node.
         node: NodeId,
-        /// Its name.
         name: String,
         /// The four words both sides show.
         words: String,
     },
     /// A stranger asks and the window is shut.
     Asks {
-        /// The node.
         node: NodeId,
         /// Its name. Not to be trusted.
         name: String,
@@ -48,9 +46,7 @@ pub enum Notice {
     },
     /// Another cluster's door is shut to this node.
     Refused {
-        /// Name of the node that refuses.
         by: String,
-        /// Why it refuses.
         reason: NotLetIn,
         /// The four words both sides show; none where nobody there sees the request.
         words: String,
@@ -61,41 +57,23 @@ pub enum Notice {
         by: String,
     },
     /// A member is there.
-    Up {
-        /// Its name.
-        name: String,
-    },
+    Up { name: String },
     /// A member is gone.
-    Lost {
-        /// Its name.
-        name: String,
-        /// How that was noticed.
-        reason: String,
-    },
+    Lost { name: String, reason: String },
     /// Who leads changed.
-    Coordinator {
-        /// Its name.
-        name: String,
-    },
+    Coordinator { name: String },
     /// This node's cluster has put it out.
-    Removed {
-        /// Who did.
-        by: String,
-    },
+    Removed { by: String },
     /// An admin's key has signed twice where it would sign once.
     Forked {
         /// The beginning of the admin's id.
         node: String,
-        /// Its name.
         name: String,
     },
     /// A graphics card was plugged in or went away.
     Card(CardEvent),
     /// A device of this node was lost and is there again.
-    DeviceBack {
-        /// What it is called.
-        device: String,
-    },
+    DeviceBack { device: String },
     /// Something is worse than it could be.
     Warning(String),
 }

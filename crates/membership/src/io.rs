@@ -68,14 +68,10 @@ pub enum Input {
 
 /// What to do, in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Output {
     /// Send to a member. Dropping it when the connection is gone is fine.
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// The message.
-        message: Message,
-    },
+    Send { to: NodeId, message: Message },
     /// Write this epoch to disk and flush it, then answer [`Input::Persisted`]. Nothing else waits meanwhile,
     /// and nothing that comes out before the answer says this epoch. Each is higher than the one before,
     /// unless that could not be written.
@@ -85,29 +81,17 @@ pub enum Output {
     /// The node may be gone. Decide nothing for good yet.
     NodeSuspected(NodeId),
     /// The node is gone with everything it held. If it returns, a `NodeUp` follows.
-    NodeLost {
-        /// The node.
-        node: NodeId,
-        /// Why it counts as lost.
-        reason: LossReason,
-    },
+    NodeLost { node: NodeId, reason: LossReason },
     /// Follow this coordinator and refuse commands of lower epochs. Also said to the coordinator itself.
     CoordinatorChanged {
-        /// The epoch.
         epoch: Epoch,
         /// Its coordinator: `epoch.key`.
         coordinator: NodeId,
     },
     /// Nobody leads, as far as this node can see. Commands of this epoch may still be in flight.
-    CoordinatorLost {
-        /// The epoch that ended.
-        epoch: Epoch,
-    },
+    CoordinatorLost { epoch: Epoch },
     /// This node leads from now on, under this epoch. Said again with a higher epoch when halves merge.
-    Lead {
-        /// The epoch.
-        epoch: Epoch,
-    },
+    Lead { epoch: Epoch },
     /// This node leads no more.
     StepDown,
     /// Call `handle` again at that time if nothing happens before. Replaces the previous one.

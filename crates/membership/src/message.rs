@@ -99,34 +99,14 @@ pub enum NodeStatus {
 /// Why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum MessageError {
-    /// Longer than any message.
     #[error("a membership message of {len} bytes; at most {max} are allowed")]
-    TooLong {
-        /// Bytes given.
-        len: usize,
-        /// Bytes allowed.
-        max: usize,
-    },
-    /// Not the encoding.
+    TooLong { len: usize, max: usize },
     #[error("not a membership message of {len} bytes")]
-    Malformed {
-        /// Bytes given.
-        len: usize,
-        /// What the decoder says.
-        #[source]
-        source: postcard::Error,
-    },
-    /// Well-formed, but a field is out of bounds.
+    Malformed { len: usize, source: postcard::Error },
     #[error("a membership message with {what} of {value}; at most {max} are allowed")]
-    OutOfBounds {
-        /// Which field.
-        what: &'static str,
-        /// Its size.
-        value: u64,
-        /// The bound.
-        max: u64,
-    },
+    OutOfBounds { what: &'static str, value: u64, max: u64 },
 }
 
 impl Message {

@@ -127,9 +127,7 @@ impl AskedOf {
 /// Where a member has a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FileCopy {
-    /// Of which model.
     pub model: ModelId,
-    /// Which of its files.
     pub file: u32,
 }
 
@@ -187,55 +185,20 @@ const BURST_MAX: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
-    /// No connection.
     #[error("cannot reach {holder}")]
-    Dial {
-        /// The holder.
-        holder: NodeId,
-        /// Why no connection came about.
-        #[source]
-        source: Box<DialError>,
-    },
-    /// The connection broke.
+    Dial { holder: NodeId, source: Box<DialError> },
     #[error("the transfer from {holder} broke off: {reason}")]
-    Broken {
-        /// The holder.
-        holder: NodeId,
-        /// What happened.
-        reason: String,
-    },
+    Broken { holder: NodeId, reason: String },
     /// The holder does not have it (any more).
     #[error("{holder} refused: {reason}")]
-    Refused {
-        /// The holder.
-        holder: NodeId,
-        /// In its words.
-        reason: String,
-    },
-    /// What came is not what was asked for.
+    Refused { holder: NodeId, reason: String },
     #[error("{holder} sent something else than asked for: {reason}")]
-    Wrong {
-        /// The holder.
-        holder: NodeId,
-        /// What is wrong.
-        reason: String,
-    },
+    Wrong { holder: NodeId, reason: String },
     /// Of one fetch it did not give several chunks, for whatever reasons.
     #[error("{holder} refused {count} chunks or sent them wrong, the last because of: {reason}")]
-    TooManyRefused {
-        /// The holder.
-        holder: NodeId,
-        /// How many.
-        count: usize,
-        /// Why the last one.
-        reason: String,
-    },
-    /// It could not be kept.
+    TooManyRefused { holder: NodeId, count: usize, reason: String },
     #[error("cannot store what was fetched: {reason}")]
-    Disk {
-        /// Why, with its causes.
-        reason: String,
-    },
+    Disk { reason: String },
 }
 
 /// A member did not answer a question.

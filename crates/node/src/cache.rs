@@ -22,17 +22,13 @@ pub struct CacheRequest {
 /// A cache that cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum CacheError {
-    /// Less than one page.
     #[error(
         "a cache of {asked_tokens} tokens holds no sequence: it needs at least one page of {PAGE_TOKENS} tokens; ask for \
          {PAGE_TOKENS} or more"
     )]
-    NoPage {
-        /// Asked for.
-        asked_tokens: u32,
-    },
-    /// No token at all.
+    NoPage { asked_tokens: u32 },
     #[error("a context of 0 tokens holds no prompt; ask for 1 or more, or leave it out")]
     NoContext,
     /// Less than the context that was asked for beside it.
@@ -40,32 +36,16 @@ pub enum CacheError {
         "a cache of {asked_tokens} tokens does not hold one sequence of the context of {context_tokens} tokens: that \
          needs {needed_tokens}; ask for a cache of at least {needed_tokens} tokens, or for a smaller context"
     )]
-    BelowContext {
-        /// Asked for.
-        asked_tokens: u32,
-        /// The context asked for.
-        context_tokens: u32,
-        /// Its pages, in tokens.
-        needed_tokens: u32,
-    },
+    BelowContext { asked_tokens: u32, context_tokens: u32, needed_tokens: u32 },
     /// A longer context than the model was made for.
     #[error(
         "the model was made for a context of {model_tokens} tokens, and {asked_tokens} are asked for; ask for at most {model_tokens}"
     )]
-    BeyondModel {
-        /// Asked for.
-        asked_tokens: u32,
-        /// What it was made for.
-        model_tokens: u32,
-    },
-    /// More than any instance may have.
+    BeyondModel { asked_tokens: u32, model_tokens: u32 },
     #[error(
         "a cache of {asked_tokens} tokens is more than the {CACHE_TOKENS_MAX} that one instance may hold"
     )]
-    TooLarge {
-        /// Asked for, or slots times context.
-        asked_tokens: u64,
-    },
+    TooLarge { asked_tokens: u64 },
 }
 
 /// The whole pages of a cache of `asked_tokens`, in tokens, which must hold `context_tokens` where that is

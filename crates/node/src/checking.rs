@@ -37,13 +37,9 @@ pub enum CheckOutcome {
         nodes: Vec<NodeId>,
     },
     /// A file is not.
-    Differs {
-        /// The file.
-        file: String,
-    },
+    Differs { file: String },
     /// Nobody has the bytes from here.
     Missing {
-        /// Of which file.
         file: String,
         /// Where they begin.
         start: u64,

@@ -31,7 +31,6 @@ const STEP_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// Nothing was named.
     #[error("none is named; give one with --draft MODEL")]
     NotNamed,
     /// Nothing is known by that name, and no file has it.
@@ -40,19 +39,12 @@ pub enum DraftError {
     /// What is known by it cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// It is not whole here.
     #[error("only parts of `{name}` are on this node")]
-    Parts {
-        /// What it is called.
-        name: String,
-    },
-    /// Its tokenizer.
+    Parts { name: String },
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// Its weights.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// Its thread.
     #[error("no thread for it")]
     Thread(#[source] std::io::Error),
 }
@@ -65,7 +57,6 @@ enum DraftJob {
 /// What a draft model is and holds, to show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DraftFacts {
-    /// Its name.
     pub name: String,
     /// Memory of its weights.
     pub weight_bytes: u64,

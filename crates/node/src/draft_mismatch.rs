@@ -11,14 +11,7 @@ pub enum DraftMismatch {
         "`{draft}` cannot guess ahead for `{model}`, their tokenizers differ: {difference}; start exo without --draft, or \
          with a draft model of the same tokenizer"
     )]
-    Differ {
-        /// The small model.
-        draft: String,
-        /// The other one.
-        model: String,
-        /// The first that was found.
-        difference: Difference,
-    },
+    Differ { draft: String, model: String, difference: Difference },
     /// That of the other model cannot be built.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -28,22 +21,8 @@ pub enum DraftMismatch {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Difference {
-    /// They have not as many tokens.
     #[error("{own} tokens against {other}")]
-    Count {
-        /// Of the small model.
-        own: u32,
-        /// Of the other one.
-        other: u32,
-    },
-    /// A token is another text.
+    Count { own: u32, other: u32 },
     #[error("token {id} is {own:?} against {other:?}")]
-    Token {
-        /// Id of the token.
-        id: u32,
-        /// In the small model.
-        own: String,
-        /// In the other one.
-        other: String,
-    },
+    Token { id: u32, own: String, other: String },
 }

@@ -38,54 +38,24 @@ impl FilesError {
 /// A file of the data folder could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum FilesError {
     /// The folder is not there and cannot be made, or cannot be written.
     #[error("cannot use the data folder {}", path.display())]
-    Folder {
-        /// The folder.
-        path: PathBuf,
-        /// What the system answered.
-        #[source]
-        source: io::Error,
-    },
-    /// Another process has the folder.
+    Folder { path: PathBuf, source: io::Error },
     #[error("the data folder {} is already in use by another exo{}", path.display(), .pid.map(|p| format!(" (process {p})")).unwrap_or_default())]
     InUse {
-        /// The folder.
         path: PathBuf,
         /// The other process, if it wrote its number.
         pid: Option<u32>,
     },
-    /// Reading or writing one file failed.
     #[error("cannot {what} {}", path.display())]
-    File {
-        /// Read or write.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system answered.
-        #[source]
-        source: io::Error,
-    },
+    File { what: &'static str, path: PathBuf, source: io::Error },
     /// A file was written and has its name, and the system does not say that it will last.
     #[error("{} is written, and may be the one before it again after a power cut", path.display())]
-    NotSynced {
-        /// The file.
-        path: PathBuf,
-        /// What the system answered.
-        #[source]
-        source: io::Error,
-    },
-    /// A file holds something else than we wrote.
+    NotSynced { path: PathBuf, source: io::Error },
     #[error("{} is damaged ({reason}); {hint}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-        /// What to do.
-        hint: &'static str,
-    },
+    Damaged { path: PathBuf, reason: String, hint: &'static str },
 }
 
 /// The file of the log of trust.

@@ -65,31 +65,21 @@ struct State {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubBytesError {
-    /// The hub.
     #[error("{}", said(.0))]
     Hub(HubError),
-    /// It has asked to wait.
     #[error("the hub asks to wait {seconds} s before the next request (429)")]
-    Waits {
-        /// Until it may be asked again.
-        seconds: u64,
-    },
+    Waits { seconds: u64 },
     /// For a member: it waits no longer.
     #[error("the hub did not give the chunk within {seconds} s")]
-    Late {
-        /// The bound.
-        seconds: u64,
-    },
+    Late { seconds: u64 },
     /// For a member: others come first.
     #[error("{RELAYS_MAX} chunks are being fetched for others already")]
     Busy,
-    /// The model has no such chunk.
     #[error("there is no such chunk")]
     NoChunk,
     /// An address, or a registry: what is there now may be something else.
     #[error("where it came from has no commit, so only members give a part of it")]
     NoCommit,
-    /// A thread of this process ended.
     #[error("the transfer broke off")]
     Broken(#[from] tokio::task::JoinError),
 }

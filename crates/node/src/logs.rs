@@ -57,46 +57,27 @@ impl LogsError {
 /// The logs cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum LogsError {
     /// The file of the log of trust.
     #[error(transparent)]
     Files(#[from] FilesError),
     /// The log of trust is there and contradicts itself.
     #[error("the log of trust {} cannot be used: {reason}; {LEAVE}", path.display())]
-    Trust {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    Trust { path: PathBuf, reason: String },
     /// There are placements, and nothing that says who belongs to their cluster.
     #[error("the journal {} is of a build before this one, or its log of trust is missing; {LEAVE}", path.display())]
-    TrustMissing {
-        /// The journal.
-        path: PathBuf,
-    },
-    /// The journal.
+    TrustMissing { path: PathBuf },
     #[error("cannot use the journal {}{}", path.display(), leave_unless_full(source.as_ref()))]
-    Journal {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-    /// The journal contradicts itself.
+    Journal { path: PathBuf, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("entry {index} of the journal {} cannot be used: {reason}; {LEAVE}", path.display())]
     JournalEntry {
-        /// The file.
         path: PathBuf,
-        /// Which entry.
         index: u64,
-        /// What is wrong.
         reason: String,
         /// Another build wrote it: it is not damaged.
         is_format: bool,
     },
-    /// The founding of this node's cluster.
     #[error("cannot found a cluster: {0}")]
     Found(String),
 }

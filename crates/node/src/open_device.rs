@@ -17,7 +17,6 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// Why the processor does not stand in for a device that is in quarantine.
 #[derive(Debug, thiserror::Error)]
 pub enum StandInError {
-    /// It cannot be opened.
     #[error(transparent)]
     Open(Failure),
     #[error("it was not open after {seconds} s")]

@@ -32,52 +32,26 @@ use exo_types::{
 /// Why a query cannot be put to the planner.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum QueryError {
-    /// No device of that name.
     #[error("there is no device `{name}`; there are: {}", known.join(", "))]
-    NoDevice {
-        /// As it was asked for.
-        name: String,
-        /// What there is.
-        known: Vec<String>,
-    },
+    NoDevice { name: String, known: Vec<String> },
     /// A node has several devices, and only one can be meant.
     #[error("`{name}` has several devices: say which, as in `{example}`")]
-    Ambiguous {
-        /// The node.
-        name: String,
-        /// One of its devices.
-        example: String,
-    },
+    Ambiguous { name: String, example: String },
     /// What stands after `=` is neither a number nor a range.
     #[error("`{text}` names no layers: give a number, or a range as in `0..8`")]
-    Layers {
-        /// As it was given.
-        text: String,
-    },
+    Layers { text: String },
     /// Two wishes that no plan is good at together.
     #[error("a throughput and at least {stages_min} devices are two objectives: leave one out")]
-    TwoObjectives {
-        /// As many as were asked for.
-        stages_min: u32,
-    },
-    /// Streams that nothing is computed for.
+    TwoObjectives { stages_min: u32 },
     #[error("streams are what the objective `throughput` is computed for: name it, or leave them out")]
     Streams,
-    /// More streams than can run.
     #[error("{streams} streams do not run in {slots} slots: ask for as many slots, or for fewer streams")]
-    FewSlots {
-        /// Streams asked for.
-        streams: u32,
-        /// Sequences that may run at once.
-        slots: u32,
-    },
+    FewSlots { streams: u32, slots: u32 },
     /// A number that must not be 0 is.
     #[error("{what} must not be 0")]
-    Zero {
-        /// Which number it is.
-        what: &'static str,
-    },
+    Zero { what: &'static str },
 }
 
 impl QueryError {

@@ -27,10 +27,7 @@ pub(crate) enum NoAnswer {
         "this node had no answer within {}: it is busy, or waits for its disk; see `exo status` and ask again",
         time(*within)
     )]
-    Late {
-        /// How long was waited.
-        within: Duration,
-    },
+    Late { within: Duration },
     #[error("this node gave an answer of another kind")]
     Other,
 }

@@ -8,7 +8,6 @@ use exo_store::NoRoom;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
-    /// The hub.
     #[error(transparent)]
     Hub(#[from] HubError),
     /// It is neither known, nor in the catalogue, nor a repository.
@@ -18,44 +17,20 @@ pub enum ReferenceError {
     Unknown(String),
     /// The model's heads are larger than what is read.
     #[error("the description of {file} is larger than the {bytes_max} bytes that are read for it")]
-    TooLarge {
-        /// Which file.
-        file: String,
-        /// The bound.
-        bytes_max: u64,
-    },
+    TooLarge { file: String, bytes_max: u64 },
     /// It is to run, and nothing of it fits.
     #[error("{reference} does not fit these machines: {summary}; nothing of it was fetched")]
-    DoesNotFit {
-        /// What was asked for.
-        reference: String,
-        /// How much is missing.
-        summary: String,
-    },
-    /// What it is, exo does not run.
+    DoesNotFit { reference: String, summary: String },
     #[error("cannot read what {reference} is")]
-    Open {
-        /// What was asked for.
-        reference: String,
-        /// What is wrong with it.
-        #[source]
-        source: Box<OpenError>,
-    },
+    Open { reference: String, source: Box<OpenError> },
     /// It was to take the place of a model that has none any more.
     #[error("the model that this updates is not here any more, or another commit has taken its place")]
     Superseded,
     /// The disk has no room for it.
     #[error(transparent)]
     NoRoom(#[from] NoRoom),
-    /// The disk.
     #[error("cannot write the outline of the model to {folder}")]
-    Disk {
-        /// Folder of the outline.
-        folder: String,
-        /// What the system answered.
-        #[source]
-        source: std::io::Error,
-    },
+    Disk { folder: String, source: std::io::Error },
 }
 
 impl ReferenceError {

@@ -51,41 +51,29 @@ pub const DEMO_MODEL_FILE: &str = "demo.gguf";
 /// The node could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum StartError {
     /// The data folder or one of its files.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// The node's key.
     #[error("cannot use the node's key")]
     Key(#[source] exo_transport::KeyFileError),
     /// What is known of the cluster.
     #[error(transparent)]
     Logs(#[from] LogsError),
-    /// The models on disk.
     #[error("cannot use the models in the data folder")]
     Store(#[source] exo_store::StoreError),
-    /// The port for other nodes.
     #[error("cannot listen for other nodes")]
     Bind(#[source] BindError),
-    /// The configured device.
     #[error("cannot use the device that computes")]
     Device(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// Nothing that may be chosen has the name that was wanted.
     #[error("cannot choose the devices that compute")]
     Choose(#[from] exo_accelerators::ChooseError),
-    /// The model that is to guess tokens ahead.
     #[error("cannot guess tokens ahead with the draft model{}", named(.draft.as_deref()))]
-    Draft {
-        /// What was asked for.
-        draft: Option<String>,
-        /// What is wrong with it.
-        #[source]
-        source: Box<DraftError>,
-    },
-    /// A thread of the node.
+    Draft { draft: Option<String>, source: Box<DraftError> },
     #[error("cannot start the thread that writes the journal")]
     Thread(#[source] std::io::Error),
-    /// The system's random numbers.
     #[error("the system gives no random numbers: {0}")]
     Random(String),
 }

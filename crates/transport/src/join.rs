@@ -19,6 +19,7 @@ pub const JOIN_TIME_MAX: Duration = Duration::from_secs(5);
 /// The join exchange failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum JoinError {
     /// Its 5 seconds are over.
     #[error("the join exchange took longer than {} s", JOIN_TIME_MAX.as_secs())]
@@ -29,10 +30,8 @@ pub enum JoinError {
     /// Its place is somebody else's.
     #[error("{} join exchanges run at once, and another one came", JOIN_CONCURRENT_MAX)]
     CrowdedOut,
-    /// The other side left.
     #[error("the other side ended the join exchange")]
     Closed,
-    /// The other side sent something else.
     #[error("the other side broke the join exchange: {0}")]
     Protocol(String),
 }

@@ -18,43 +18,18 @@ pub struct NodeKey(SigningKey);
 /// The key file could not be read or made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum KeyFileError {
-    /// A folder has its name.
     #[error(
         "key file {path} is a folder: move it away, and put the key of a backup in its place if there is one"
     )]
-    IsFolder {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Others may read the secret.
+    IsFolder { path: PathBuf },
     #[error("key file {path} has mode {mode:04o}, others could read it; run `chmod 600 {path}`")]
-    TooOpen {
-        /// The file.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
-    /// Not what we wrote there.
+    TooOpen { path: PathBuf, mode: u32 },
     #[error("key file {path} holds {found_bytes} bytes where a key has {SEED_BYTES}")]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Its length.
-        found_bytes: u64,
-    },
-    /// The file system said no.
+    Damaged { path: PathBuf, found_bytes: u64 },
     #[error("cannot {doing} key file {path}")]
-    Io {
-        /// What was attempted.
-        doing: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: io::Error,
-    },
-    /// The system gave no random bytes.
+    Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("the system gave no random bytes for a new key: {0}")]
     NoRandomness(String),
 }

@@ -37,19 +37,18 @@ impl fmt::Debug for EntryId {
 /// Bytes that are no entry.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not an entry of a log of trust ({len_bytes} bytes): {why}")]
+#[allow(missing_docs)] // the messages say what the fields are
 pub struct EntryDecodeError {
-    /// How many bytes were offered.
     pub len_bytes: usize,
-    /// What is wrong with them.
     pub why: &'static str,
 }
 
 /// What an entry changes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Act {
     /// The cluster begins, with its author as the only member. The first entry, and only that.
     Found {
-        /// What the cluster is called.
         name: String,
         /// What the founder is called.
         founder: String,
@@ -57,27 +56,17 @@ pub enum Act {
         nonce: [u8; 16],
     },
     /// A node becomes a member, and lends its devices.
-    Admit {
-        /// The node.
-        node: NodeId,
-        /// What it is called.
-        name: String,
-    },
+    Admit { node: NodeId, name: String },
     /// A member may sign entries from now on.
     Appoint {
-        /// The node.
         node: NodeId,
         /// What it is called, should its admission turn out to be void.
         name: String,
     },
     /// A member may sign entries no more.
-    Dismiss {
-        /// The node.
-        node: NodeId,
-    },
+    Dismiss { node: NodeId },
     /// A node is a member no more, and never again.
     Remove {
-        /// The node.
         node: NodeId,
         /// Why, to be displayed.
         reason: String,

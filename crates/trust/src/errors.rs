@@ -9,45 +9,22 @@ use crate::EntryId;
 /// Something that cannot be done to the members of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ActError {
     /// Whoever signs has no right to.
-    NotAnAdmin {
-        /// Who signs.
-        author: NodeId,
-    },
+    NotAnAdmin { author: NodeId },
     /// Removal is for ever.
-    Removed {
-        /// Which node.
-        node: NodeId,
-    },
+    Removed { node: NodeId },
     /// Only members become admins, and only admins are dismissed.
-    Not {
-        /// Which node.
-        node: NodeId,
-        /// What it would have to be.
-        what: &'static str,
-    },
+    Not { node: NodeId, what: &'static str },
     /// It is what it is to become.
-    Already {
-        /// Which node.
-        node: NodeId,
-        /// What it is.
-        what: &'static str,
-    },
+    Already { node: NodeId, what: &'static str },
     /// A cluster keeps an admin, as long as one admin decides alone.
-    LastAdmin {
-        /// Which node.
-        node: NodeId,
-    },
+    LastAdmin { node: NodeId },
     /// A cluster has one beginning.
     Founded,
     /// No more fit.
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// The bound.
-        max: usize,
-    },
+    TooMany { what: &'static str, max: usize },
 }
 
 impl ActError {
@@ -89,64 +66,25 @@ impl fmt::Display for ActError {
 /// An entry that this log does not take.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum InsertError {
     /// It follows an entry that is not here: ask for that one first.
     #[error("entry {id} follows {missing}, which is not here")]
-    Gap {
-        /// Which entry.
-        id: EntryId,
-        /// What it follows.
-        missing: EntryId,
-    },
-    /// It is about another cluster.
+    Gap { id: EntryId, missing: EntryId },
     #[error("entry {id} belongs to another cluster")]
-    OtherCluster {
-        /// Which entry.
-        id: EntryId,
-    },
-    /// It names an entry and one before that.
+    OtherCluster { id: EntryId },
     #[error("entry {id} follows an entry and one before it")]
-    NotLast {
-        /// Which entry.
-        id: EntryId,
-    },
-    /// Its author did not sign it.
+    NotLast { id: EntryId },
     #[error("entry {id} does not carry a signature of {author}")]
-    BadSignature {
-        /// Which entry.
-        id: EntryId,
-        /// Who is said to have signed.
-        author: NodeId,
-    },
+    BadSignature { id: EntryId, author: NodeId },
     /// What it says was not possible when it was said.
     #[error("entry {id} cannot be: {source}")]
-    Act {
-        /// Which entry.
-        id: EntryId,
-        /// Why it does not fit.
-        #[source]
-        source: ActError,
-    },
-    /// The log is full.
+    Act { id: EntryId, source: ActError },
     #[error("the log of trust has {max} entries, and takes no more")]
-    Full {
-        /// The bound.
-        max: usize,
-    },
+    Full { max: usize },
     /// Somebody who is no admin any more signed more than anybody does by mistake.
     #[error("entry {id} is of {author}, who is no admin any more, and {max} of that author are here already")]
-    Late {
-        /// Which entry.
-        id: EntryId,
-        /// Who signed.
-        author: NodeId,
-        /// The bound.
-        max: usize,
-    },
-    /// What should be the beginning is none.
+    Late { id: EntryId, author: NodeId, max: usize },
     #[error("entry {id} founds no cluster")]
-    NoFounding {
-        /// Which entry.
-        id: EntryId,
-    },
+    NoFounding { id: EntryId },
 }

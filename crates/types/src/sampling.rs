@@ -109,14 +109,11 @@ impl SamplingParams {
 /// A sampling parameter outside its range.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{name} is {value}, it must be between {min} and {max}")]
+#[allow(missing_docs)] // the messages say what the fields are
 pub struct SamplingParamsError {
-    /// The parameter's name in the API.
     pub name: &'static str,
-    /// What was given.
     pub value: f32,
-    /// Least allowed value.
     pub min: f32,
-    /// Greatest allowed value.
     pub max: f32,
 }
 

@@ -29,8 +29,8 @@ const STRIDE_WORDS: usize = 16;
 /// No memory to measure with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no {needed_bytes} bytes of memory to measure read bandwidth with")]
+#[allow(missing_docs)] // the messages say what the fields are
 pub struct ProbeError {
-    /// What was asked of the system.
     pub needed_bytes: usize,
 }
 

@@ -26,14 +26,13 @@ const COLUMNS_MAX: usize = 3072;
 /// No kernels to measure.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ProductsError {
-    /// This processor lacks the instructions.
     #[error("this processor does not have {}", .0.name())]
     NoIsa(Isa),
     /// Such weights are multiplied as they are stored.
     #[error("weights of type {0} are not packed")]
     NotPacked(DType),
-    /// The weights do not fit.
     #[error(transparent)]
     Memory(#[from] AllocError),
 }

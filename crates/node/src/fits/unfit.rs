@@ -6,25 +6,17 @@ use super::{SizedModel, sentences};
 
 /// Why machines could not hold a model, also with nothing beside it.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum Unfit {
     #[error("as {quantisation} it has {}, and no devices hold it in pieces", gib(.download_bytes))]
     NoPieces { quantisation: String, download_bytes: u64 },
     #[error("as {quantisation} it has {}, and {} of memory are missing", gib(.download_bytes), gib(.missing_bytes))]
     Missing { quantisation: String, download_bytes: u64, missing_bytes: u64 },
-    /// It would fit but for the disks.
     #[error(
         "as {quantisation} it has {}, and {}{}", gib(.download_bytes), .disks.join("; "),
         .change.as_ref().map_or_else(String::new, |change| format!("; it would fit with {change}"))
     )]
-    Disks {
-        quantisation: String,
-        download_bytes: u64,
-        /// What each leaves.
-        disks: Vec<String>,
-        /// More room on one that would do.
-        change: Option<String>,
-    },
-    /// No plan was looked for.
+    Disks { quantisation: String, download_bytes: u64, disks: Vec<String>, change: Option<String> },
     #[error(transparent)]
     Plan(#[from] PlanError),
 }

@@ -29,56 +29,33 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// A child gave no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum AskError {
-    /// No child.
     #[error(transparent)]
     NotStarted(#[from] SpawnError),
-    /// No answer in time.
     #[error("the {backend} driver did not answer within {} s and is not used", .bound.as_secs())]
     Late {
-        /// The backend.
         backend: Backend,
-        /// What it was given.
         bound: Duration,
         /// It had listed its devices by then.
         has_listed: bool,
     },
-    /// The child is gone.
     #[error("the {backend} driver ended the process that asked it ({how}) and is not used")]
-    Ended {
-        /// The backend.
-        backend: Backend,
-        /// Its exit, and what it wrote last.
-        how: String,
-    },
+    Ended { backend: Backend, how: String },
     /// The child was ended from outside.
     #[error(
         "the process that asked the {backend} driver was told to stop ({status}); nothing is known of it"
     )]
-    Stopped {
-        /// The backend.
-        backend: Backend,
-        /// How it ended.
-        status: ExitStatus,
-    },
+    Stopped { backend: Backend, status: ExitStatus },
     /// Nobody waits for it any more.
     #[error("the {backend} driver is not asked any more")]
-    Cancelled {
-        /// The backend.
-        backend: Backend,
-    },
-    /// It is no message that was asked for.
+    Cancelled { backend: Backend },
     #[error("the process that asked the {backend} driver answered something else than was asked")]
-    Nonsense {
-        /// The backend.
-        backend: Backend,
-    },
-    /// The driver, or the check, said no.
+    Nonsense { backend: Backend },
     #[error("{reason}")]
     Refused {
         /// Stable: of `exo_accelerators::DeviceError`.
         code: String,
-        /// In words.
         reason: String,
     },
 }

@@ -28,32 +28,14 @@ pub enum FrameError {
     /// In the middle of one.
     #[error("the other side ended in the middle of a frame")]
     Truncated,
-    /// Another version.
     #[error("a frame of version {got} came, this program speaks {VERSION}")]
-    Version {
-        /// The first byte.
-        got: u8,
-    },
-    /// More bytes than are allowed.
+    Version { got: u8 },
     #[error("the {what} of a frame has {len_bytes} bytes, at most {max_bytes} are allowed")]
-    TooLong {
-        /// Which part.
-        what: &'static str,
-        /// Bytes given or announced.
-        len_bytes: usize,
-        /// The bound.
-        max_bytes: usize,
-    },
-    /// Not decodable.
+    TooLong { what: &'static str, len_bytes: usize, max_bytes: usize },
     #[error("the bytes are not a message: {0}")]
     Malformed(#[from] postcard::Error),
-    /// Bytes behind the message.
     #[error("{len_bytes} bytes follow the message")]
-    Trailing {
-        /// How many.
-        len_bytes: usize,
-    },
-    /// The pipe failed.
+    Trailing { len_bytes: usize },
     #[error("the pipe failed")]
     Io(#[source] io::Error),
 }

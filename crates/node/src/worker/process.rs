@@ -48,29 +48,14 @@ pub struct WorkerProgram {
 /// Why there is no worker.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum SpawnError {
-    /// The system does not run it.
     #[error("cannot start {}", .program.display())]
-    Program {
-        /// The program.
-        program: PathBuf,
-        /// What the system answered.
-        source: std::io::Error,
-    },
-    /// It cannot be talked to.
+    Program { program: PathBuf, source: std::io::Error },
     #[error("cannot start {}: it has no pipes", .program.display())]
-    NoPipes {
-        /// The program.
-        program: PathBuf,
-    },
-    /// Nobody here would hear it.
+    NoPipes { program: PathBuf },
     #[error("no thread for {what}")]
-    Thread {
-        /// What it would read.
-        what: &'static str,
-        /// What the system answered.
-        source: std::io::Error,
-    },
+    Thread { what: &'static str, source: std::io::Error },
 }
 
 type Lines = Arc<Mutex<VecDeque<String>>>;
