@@ -31,7 +31,7 @@ pub(crate) struct Repacker {
 
 #[derive(Debug)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// Wakes threads that rest, at the end.
     ended: Condvar,
     places: Arc<Places>,
@@ -40,7 +40,7 @@ struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     /// Weights, the first one next. One that was dropped is nobody's.
     waiting: VecDeque<Weak<WeightRows>>,
     /// These, and those that are being moved.
@@ -146,7 +146,7 @@ impl Queue {
         rest.unwrap_or_else(PoisonError::into_inner).0.is_over
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -18,12 +18,12 @@ const TEXT_BYTES_MAX: usize = 256;
 pub(crate) struct Scout {
     spelling: Arc<Spelling>,
     env: TokEnv,
-    state: State,
+    state: ScoutState,
     /// The answer's last token.
     last: Option<u32>,
 }
 
-enum State {
+enum ScoutState {
     /// Nobody asked so far.
     Idle,
     Follows(Box<Matcher>),
@@ -32,31 +32,31 @@ enum State {
 
 impl Scout {
     pub fn new(spelling: Arc<Spelling>, env: TokEnv) -> Self {
-        Self { spelling, env, state: State::Idle, last: None }
+        Self { spelling, env, state: ScoutState::Idle, last: None }
     }
 
     /// The answer's next token.
     pub fn accept(&mut self, token: u32) {
         self.last = Some(token);
-        if let State::Follows(matcher) = &mut self.state
+        if let ScoutState::Follows(matcher) = &mut self.state
             && matcher.consume_token(token).is_err()
         {
-            self.state = State::Failed;
+            self.state = ScoutState::Failed;
         }
     }
 
     /// What has to follow where `matcher` stands, [`DRAFTS_MAX`] at most.
     pub fn forced(&mut self, matcher: &Matcher) -> Vec<u32> {
-        if let State::Idle = self.state {
-            self.state = State::Follows(Box::new(matcher.deep_clone()));
+        if let ScoutState::Idle = self.state {
+            self.state = ScoutState::Follows(Box::new(matcher.deep_clone()));
         }
-        let State::Follows(own) = &mut self.state else { return Vec::new() };
+        let ScoutState::Follows(own) = &mut self.state else { return Vec::new() };
         if own.is_stopped() {
             return Vec::new();
         }
         let bytes = own.compute_ff_bytes();
         if own.is_error() {
-            self.state = State::Failed;
+            self.state = ScoutState::Failed;
             return Vec::new();
         }
         self.tokens(&bytes)
@@ -111,9 +111,9 @@ impl Scout {
 impl fmt::Debug for Scout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Idle => "idle",
-            State::Follows(_) => "follows",
-            State::Failed => "failed",
+            ScoutState::Idle => "idle",
+            ScoutState::Follows(_) => "follows",
+            ScoutState::Failed => "failed",
         };
         write!(f, "Scout({state})")
     }

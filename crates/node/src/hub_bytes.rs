@@ -43,11 +43,11 @@ const SETTINGS_MAX: Duration = Duration::from_secs(60);
 pub struct HubBytes {
     host: Arc<dyn Host>,
     data_dir: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<HubState>,
 }
 
 #[derive(Default)]
-struct State {
+struct HubState {
     /// With when they were used last, or made, where no command named the model.
     clients: BTreeMap<ModelId, (Arc<Client>, Instant)>,
     /// Models that a command of this node named. Others are what a member says.
@@ -349,7 +349,7 @@ impl HubBytes {
         hub_settings(&*self.host, &self.data_dir)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, HubState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

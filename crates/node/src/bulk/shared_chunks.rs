@@ -21,10 +21,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub struct SharedChunks {
     /// In order.
     all: Vec<ChunkRef>,
-    state: Mutex<State>,
+    state: Mutex<ShareState>,
 }
 
-struct State {
+struct ShareState {
     /// Neither here nor asked of a member.
     waiting: BTreeSet<ChunkRef>,
     sources: Vec<SourceState>,
@@ -52,7 +52,7 @@ impl SharedChunks {
     pub fn new(chunks: &[ChunkRef]) -> Self {
         let waiting: BTreeSet<ChunkRef> = chunks.iter().copied().collect();
         let all = waiting.iter().copied().collect();
-        Self { all, state: Mutex::new(State { waiting, sources: Vec::new(), came_back: false }) }
+        Self { all, state: Mutex::new(ShareState { waiting, sources: Vec::new(), came_back: false }) }
     }
 
     /// The share of one more member: nothing until it is known what it [has](ChunkShare::offer).
@@ -87,7 +87,7 @@ impl SharedChunks {
         state.waiting.is_empty() && state.sources.iter().all(|source| source.under_way.is_empty())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ShareState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,7 +110,7 @@ impl ChunkShare<'_> {
     /// The next chunk that the member is to be asked for, and nobody else then.
     pub fn take_next(&self, now: Instant) -> Option<ChunkRef> {
         let mut state = self.shared.lock();
-        let State { waiting, sources, .. } = &mut *state;
+        let ShareState { waiting, sources, .. } = &mut *state;
         let source = &mut sources[self.source];
         while let Some(chunk) = source.offered.get(source.looked_at).copied() {
             source.looked_at += 1;
@@ -188,7 +188,7 @@ impl ChunkShare<'_> {
 impl Drop for ChunkShare<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        let State { waiting, sources, came_back } = &mut *state;
+        let ShareState { waiting, sources, came_back } = &mut *state;
         let not_given = std::mem::take(&mut sources[self.source].under_way);
         *came_back |= !not_given.is_empty();
         waiting.extend(not_given);

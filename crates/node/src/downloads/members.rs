@@ -51,11 +51,11 @@ const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
 pub struct Members<'a> {
     shared: &'a DownloadsInner,
     runtime: Handle,
-    state: Mutex<State>,
+    state: Mutex<KnownMembers>,
 }
 
 /// What is known of members, by their names.
-struct State {
+struct KnownMembers {
     given: SourceBytes<String>,
     /// Since when those are that did not answer, or broke off.
     silent: BTreeMap<String, Instant>,
@@ -229,7 +229,7 @@ impl MemberCopy {
 impl<'a> Members<'a> {
     /// Of the cluster as it is when they are asked. Must be called within the node's runtime.
     pub fn new(shared: &'a DownloadsInner) -> Self {
-        let state = State {
+        let state = KnownMembers {
             given: SourceBytes::new(Instant::now()),
             silent: BTreeMap::new(),
             distrusted: BTreeSet::new(),
@@ -292,7 +292,7 @@ impl<'a> Members<'a> {
     }
 
     /// What is known of this file.
-    fn looks<'s>(&self, state: &'s mut State, file: &WantedFile<'_>) -> &'s mut FileLooks {
+    fn looks<'s>(&self, state: &'s mut KnownMembers, file: &WantedFile<'_>) -> &'s mut FileLooks {
         if state.file.as_ref().is_some_and(|looks| looks.sha256 != file.sha256) {
             state.file = None;
         }
@@ -350,7 +350,7 @@ impl<'a> Members<'a> {
         (copies, others)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, KnownMembers> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -57,13 +57,13 @@ pub struct Pull {
     request: PullRequest,
     /// What an earlier run of the node had chosen.
     pinned: Option<SavedPull>,
-    state: Mutex<State>,
+    state: Mutex<PullInner>,
     pub wish: watch::Sender<DownloadCommand>,
     /// True when its task has ended and no thread fetches any more.
     pub ended: watch::Sender<bool>,
 }
 
-struct State {
+struct PullInner {
     /// For this download alone, and gone when it is done.
     token: Option<HubToken>,
     view: PullView,
@@ -80,7 +80,7 @@ impl Pull {
         wish: DownloadCommand,
     ) -> Self {
         let token = request.token.take();
-        let state = Mutex::new(State { token, view, rate: Rate::default(), plan: None });
+        let state = Mutex::new(PullInner { token, view, rate: Rate::default(), plan: None });
         let (wish, ended) = (watch::Sender::new(wish), watch::Sender::new(false));
         Self { reference, request, pinned, state, wish, ended }
     }
@@ -109,7 +109,7 @@ impl Pull {
 
     /// As it is now.
     pub fn view(&self) -> PullView {
-        let State { view, rate, .. } = &*self.lock();
+        let PullInner { view, rate, .. } = &*self.lock();
         let bytes_per_s = rate.bytes_per_s(Instant::now()).filter(|_| view.state == PullState::Fetching);
         let left = view.total_bytes.map(|total| total.saturating_sub(view.verified_bytes));
         let seconds_left = left.zip(bytes_per_s).map(|(left, rate)| (left as f64 / rate).ceil() as u64);
@@ -123,7 +123,7 @@ impl Pull {
 
     /// For the file of downloads that are not over.
     pub fn saved(&self) -> Option<SavedPull> {
-        let State { view, plan, .. } = &*self.lock();
+        let PullInner { view, plan, .. } = &*self.lock();
         if view.state == PullState::Done || *self.wish.borrow() == DownloadCommand::End {
             return None;
         }
@@ -212,7 +212,7 @@ impl Pull {
         self.pinned.is_some() || self.lock().plan.is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PullInner> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -47,7 +47,7 @@ pub struct Eviction {
     me: NodeId,
     /// The model that guesses ahead: it is open.
     draft: OnceLock<ModelId>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<EvictionState>>,
     /// One at a time deletes.
     turn: Arc<tokio::sync::Mutex<()>>,
     /// The cluster as this node sees it, once it has begun.
@@ -57,7 +57,7 @@ pub struct Eviction {
 }
 
 #[derive(Default)]
-struct State {
+struct EvictionState {
     /// Models that are being fetched, how many times each.
     busy: BTreeMap<ModelId, usize>,
     /// Models that are about to go.
@@ -149,7 +149,7 @@ impl Eviction {
     }
 
     /// Whether a model goes when room is needed, once it is placed nowhere and whole on another member.
-    fn may_go(&self, record: &ModelRecord, state: &State) -> bool {
+    fn may_go(&self, record: &ModelRecord, state: &EvictionState) -> bool {
         let is_needed = self.draft.get() == Some(&record.id) || state.busy.contains_key(&record.id);
         record.is_downloaded && !record.is_kept && !is_needed
     }
@@ -467,12 +467,12 @@ fn said(record: &ModelRecord, bytes: u64) -> RemovedModelView {
 
 /// Models do not count as this node's own as long as this is there.
 struct Leaving {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<EvictionState>>,
     models: Vec<ModelRecord>,
 }
 
 impl Leaving {
-    fn begin(state: &Arc<Mutex<State>>, models: Vec<ModelRecord>) -> Self {
+    fn begin(state: &Arc<Mutex<EvictionState>>, models: Vec<ModelRecord>) -> Self {
         lock(state).leaving.extend(models.iter().map(|record| record.id));
         Self { state: state.clone(), models }
     }
@@ -487,12 +487,12 @@ impl Drop for Leaving {
 
 /// A model is being fetched as long as this is there.
 pub(super) struct Busy {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<EvictionState>>,
     model: Option<ModelId>,
 }
 
 impl Busy {
-    fn begin(state: &Arc<Mutex<State>>, model: Option<ModelId>) -> Self {
+    fn begin(state: &Arc<Mutex<EvictionState>>, model: Option<ModelId>) -> Self {
         model.iter().for_each(|model| *lock(state).busy.entry(*model).or_default() += 1);
         Self { state: state.clone(), model }
     }
@@ -511,7 +511,7 @@ impl Drop for Busy {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<EvictionState>) -> MutexGuard<'_, EvictionState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

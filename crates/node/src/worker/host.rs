@@ -50,7 +50,7 @@ struct Line {
     engine: EngineId,
     step_max: Duration,
     events: Events,
-    state: Arc<(Mutex<State>, Condvar)>,
+    state: Arc<(Mutex<WorkerState>, Condvar)>,
     /// Its process is no more, or cannot be ended.
     gone: Arc<AtomicBool>,
 }
@@ -81,7 +81,7 @@ impl fmt::Display for Pending {
 }
 
 #[derive(Default)]
-struct State {
+struct WorkerState {
     process: Option<Process>,
     is_ready: bool,
     heard: Option<Instant>,
@@ -155,7 +155,7 @@ impl Drop for WorkerHost {
 }
 
 impl Line {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WorkerState> {
         self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -409,7 +409,7 @@ impl Line {
     }
 }
 
-impl State {
+impl WorkerState {
     fn kill(&mut self, reason: String) {
         self.killed_because.get_or_insert(reason);
         self.killed_since.get_or_insert_with(Instant::now);

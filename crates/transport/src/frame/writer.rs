@@ -27,13 +27,13 @@ pub struct FrameWriter {
     raw: Box<dyn RawSend>,
     limits: FrameLimits,
     stall_max: Duration,
-    state: State,
+    state: WriterState,
     /// Kept alive as long as this half.
     _guard: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum WriterState {
     Between,
     /// A frame is on its way; still so at the next call if that send was cancelled.
     Inside,
@@ -43,7 +43,7 @@ enum State {
 
 impl FrameWriter {
     pub(crate) fn over(raw: Box<dyn RawSend>, limits: FrameLimits) -> Self {
-        Self { raw, limits, stall_max: STALL_MAX, state: State::Between, _guard: None }
+        Self { raw, limits, stall_max: STALL_MAX, state: WriterState::Between, _guard: None }
     }
 
     pub(crate) fn set_limits(&mut self, limits: FrameLimits) {
@@ -63,17 +63,17 @@ impl FrameWriter {
     /// the future half-way breaks the channel; run it to its end, or expect [`SendError::CutOff`].
     pub async fn send(&mut self, kind: u8, parts: &[&[u8]]) -> Result<(), SendError> {
         match self.state {
-            State::Between => {}
-            State::Inside => return Err(SendError::CutOff),
-            State::Finished | State::Broken => return Err(SendError::Closed),
+            WriterState::Between => {}
+            WriterState::Inside => return Err(SendError::CutOff),
+            WriterState::Finished | WriterState::Broken => return Err(SendError::Closed),
         }
         let bytes = parts.iter().map(|p| p.len() as u64).sum();
         let max_bytes = self.limits.payload_bytes_max;
         let len = u32::try_from(bytes).ok().filter(|len| *len <= max_bytes);
         let len = len.ok_or(SendError::TooLarge { kind, bytes, max_bytes })?;
-        self.state = State::Inside;
+        self.state = WriterState::Inside;
         let outcome = self.write_frame(&Header::encode(kind, len), parts).await;
-        self.state = if outcome.is_ok() { State::Between } else { State::Broken };
+        self.state = if outcome.is_ok() { WriterState::Between } else { WriterState::Broken };
         if outcome.is_err() {
             self.raw.abort();
         }
@@ -100,20 +100,20 @@ impl FrameWriter {
     /// Says that no more frames follow; the other direction stays open. Does nothing the second time.
     pub async fn finish(&mut self) -> Result<(), SendError> {
         match self.state {
-            State::Finished => return Ok(()),
-            State::Inside => return Err(SendError::CutOff),
-            State::Broken => return Err(SendError::Closed),
-            State::Between => {}
+            WriterState::Finished => return Ok(()),
+            WriterState::Inside => return Err(SendError::CutOff),
+            WriterState::Broken => return Err(SendError::Closed),
+            WriterState::Between => {}
         }
         let outcome = patiently(FINISH_MAX, self.raw.shutdown()).await;
-        self.state = if outcome.is_ok() { State::Finished } else { State::Broken };
+        self.state = if outcome.is_ok() { WriterState::Finished } else { WriterState::Broken };
         outcome
     }
 }
 
 impl Drop for FrameWriter {
     fn drop(&mut self) {
-        if self.state != State::Finished {
+        if self.state != WriterState::Finished {
             self.raw.abort();
         }
     }
