@@ -150,7 +150,6 @@ fn from_adapter(backend: Backend, adapter: Adapter, cards: &[GraphicsCard]) -> A
     }
 }
 
-/// An accelerator that is open.
 pub(crate) enum OpenAccelerator {
     Graphics(Arc<WgpuDevice>),
     Vendor(Arc<CudaDevice>),

@@ -25,7 +25,6 @@ const EXPECTED: &str = include_str!("../../../demo-model/expected.json");
 const GAP_MIN: f64 = 5.0;
 /// Answers that are asked for: with these two a step has from 1 to 77 rows, and a sequence more than a page.
 const ANSWERS: usize = 2;
-/// Of one step.
 const STEP_MAX: Duration = Duration::from_secs(30);
 const PRINCIPAL: Principal = Principal([0; 16]);
 

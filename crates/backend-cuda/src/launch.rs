@@ -52,7 +52,6 @@ const HALF_FEW_ROWS_MAX: usize = 32;
 const HALF_TILE: usize = 128;
 /// Products that share a launch: of queries, keys and values.
 const PRODUCTS_MAX: usize = 3;
-/// A warp.
 const WARP: u32 = 32;
 
 /// How many thread blocks, from the rows of a run.

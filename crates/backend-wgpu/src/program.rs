@@ -163,7 +163,6 @@ pub(crate) trait SumOver {
 }
 
 impl Inner {
-    /// Dispatches of one run.
     pub(crate) fn dispatches(&self, shape: RunShape) -> usize {
         let is_used =
             |step: &&Step| matches!(step, Step::Dispatch(dispatch) if dispatch.grid.size(shape).is_some());

@@ -23,7 +23,6 @@ pub(crate) struct Rig<'a> {
     pub(crate) stream: Box<dyn Stream>,
 }
 
-/// A position in a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SequencePosition {
     pub(crate) sequence: usize,

@@ -473,7 +473,6 @@ fn types(words: &Map<String, Value>) -> Vec<&str> {
     types
 }
 
-/// Texts of a schema.
 fn text(words: &Map<String, Value>, path: &mut [String]) -> Result<Text, SchemaError> {
     let (mut chars_min, mut chars_max, mut patterns) = (0, None, Vec::new());
     for (word, value) in words {

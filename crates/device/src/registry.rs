@@ -183,7 +183,6 @@ struct Device {
     #[serde(flatten)]
     identity: Identity,
     seen_unix_s: u64,
-    /// By backend.
     backends: BTreeMap<String, BackendRecord>,
 }
 

@@ -12,7 +12,6 @@ use crate::{shared_port, wireless};
 
 /// The group of mDNS.
 const GROUP: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 251);
-/// Its port.
 const MDNS_PORT: u16 = 5353;
 /// A datagram to oneself arrives in microseconds where it arrives at all.
 const PROBE_WAIT: Duration = Duration::from_millis(100);

@@ -105,19 +105,6 @@ pub struct ChainBroken {
     pub why: String,
 }
 
-impl From<StorageError> for StorageFailure {
-    fn from(error: StorageError) -> Self {
-        match error {
-            StorageError::Io(e) if e.kind() == io::ErrorKind::StorageFull => Self::DiskFull,
-            StorageError::Io(e) if e.kind() == io::ErrorKind::QuotaExceeded => Self::DiskFull,
-            StorageError::Io(e) => e.into(),
-            StorageError::Corrupted(why) => Self::Corrupted(why),
-            StorageError::PreviousIo => Self::EarlierFailure,
-            other => Self::Io(io::Error::other(other.to_string())),
-        }
-    }
-}
-
 impl From<io::Error> for StorageFailure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
@@ -128,39 +115,37 @@ impl From<io::Error> for StorageFailure {
     }
 }
 
-impl From<TransactionError> for StorageFailure {
-    fn from(error: TransactionError) -> Self {
+impl From<redb::Error> for StorageFailure {
+    fn from(error: redb::Error) -> Self {
+        use redb::Error as E;
         match error {
-            TransactionError::Storage(e) => e.into(),
-            other => Self::Io(io::Error::other(other.to_string())),
-        }
-    }
-}
-
-impl From<TableError> for StorageFailure {
-    fn from(error: TableError) -> Self {
-        match error {
-            TableError::Storage(e) => e.into(),
+            E::Io(error) => error.into(),
+            E::PreviousIo => Self::EarlierFailure,
+            E::Corrupted(why) => Self::Corrupted(why),
             // Our tables have one name and one type each: anything else is not our file.
-            other => Self::Corrupted(other.to_string()),
-        }
-    }
-}
-
-impl From<CommitError> for StorageFailure {
-    fn from(error: CommitError) -> Self {
-        match error {
-            CommitError::Storage(e) => e.into(),
+            E::TableTypeMismatch { .. }
+            | E::TableIsMultimap(_)
+            | E::TableIsNotMultimap(_)
+            | E::TypeDefinitionChanged { .. }
+            | E::TableDoesNotExist(_)
+            | E::TableExists(_)
+            | E::TableAlreadyOpen(..) => Self::Corrupted(error.to_string()),
             other => Self::Io(io::Error::other(other.to_string())),
         }
     }
 }
 
-impl From<SetDurabilityError> for StorageFailure {
-    fn from(error: SetDurabilityError) -> Self {
-        Self::Io(io::Error::other(error.to_string()))
-    }
+macro_rules! from_redb {
+    ($($error:ty),*) => {$(
+        impl From<$error> for StorageFailure {
+            fn from(error: $error) -> Self {
+                redb::Error::from(error).into()
+            }
+        }
+    )*};
 }
+
+from_redb!(StorageError, TransactionError, TableError, CommitError, SetDurabilityError);
 
 impl JournalError {
     /// Whether the file is not what was written, so that the same file will never be opened.

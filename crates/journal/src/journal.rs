@@ -157,7 +157,7 @@ impl Journal {
     /// Up to `max` entries from entry `seq` on, each with its number; also stops after [`READ_BYTES_MAX`].
     /// Entries that a snapshot replaced are gone: the answer then starts behind it.
     pub fn read_from(&self, seq: u64, max: usize) -> Result<Vec<(u64, Vec<u8>)>, StorageFailure> {
-        let txn = self.db.begin_read().map_err(storage)?;
+        let txn = self.db.begin_read()?;
         let log = txn.open_table(LOG)?;
         let (mut entries, mut bytes) = (Vec::new(), 0);
         for entry in log.range(seq..)?.take(max) {
@@ -180,7 +180,7 @@ impl Journal {
         if seq < self.base.index || seq > self.head.index {
             return Ok(None);
         }
-        let txn = self.db.begin_read().map_err(storage)?;
+        let txn = self.db.begin_read()?;
         let value = txn.open_table(LOG)?.get(seq - 1)?;
         Ok(value.and_then(|v| v.value().first_chunk().copied()))
     }
@@ -232,7 +232,7 @@ impl Journal {
     /// The ends that the log had before it had `index` entries.
     fn ancestors_of(&self, index: u64) -> Result<Ancestors, StorageFailure> {
         let (mut ancestors, mut end) = (self.ancestors()?, self.base);
-        let txn = self.db.begin_read().map_err(storage)?;
+        let txn = self.db.begin_read()?;
         for entry in txn.open_table(LOG)?.range(..index)? {
             let (number, value) = entry?;
             ancestors.push(end);
@@ -271,7 +271,7 @@ impl Journal {
         let broken = |seq, why: &str| ChainBroken { seq, why: why.to_owned() };
         let unread = |seq| move |e: StorageFailure| ChainBroken { seq, why: e.to_string() };
         self.latest_snapshot().map_err(unread(at.index))?;
-        let txn = self.db.begin_read().map_err(|e| unread(at.index)(storage(e)))?;
+        let txn = self.db.begin_read().map_err(|e| unread(at.index)(e.into()))?;
         let log = txn.open_table(LOG).map_err(|e| unread(at.index)(e.into()))?;
         for entry in log.range::<u64>(..).map_err(|e| unread(at.index)(e.into()))? {
             let (number, value) = entry.map_err(|e| unread(at.index)(e.into()))?;
@@ -339,7 +339,7 @@ fn put_ancestors(txn: &WriteTransaction, of: LogHead, ancestors: &Ancestors) -> 
 }
 
 fn read_meta(db: &Database, key: &str) -> Result<Option<Vec<u8>>, StorageFailure> {
-    let txn = db.begin_read().map_err(storage)?;
+    let txn = db.begin_read()?;
     let value = txn.open_table(META)?.get(key)?;
     Ok(value.map(|v| v.value().to_vec()))
 }
@@ -351,10 +351,6 @@ fn hash_of(seq: u64, value: &[u8]) -> Result<[u8; HASH_BYTES], StorageFailure> {
 
 fn payload_of(seq: u64, value: &[u8]) -> Result<&[u8], StorageFailure> {
     value.get(HASH_BYTES..).ok_or_else(|| StorageFailure::Corrupted(format!("entry {seq} is cut short")))
-}
-
-fn storage(error: redb::TransactionError) -> StorageFailure {
-    error.into()
 }
 
 fn check_batch(batch: &[Vec<u8>]) -> Result<(), AppendError> {

@@ -199,7 +199,6 @@ impl NodeMachine {
         }
     }
 
-    /// The placement of an instance whose scheduler is here.
     pub(crate) fn scheduler_of(&self, instance: InstanceId) -> Option<PlacementId> {
         self.schedulers.iter().find(|(_, entry)| entry.instance == instance).map(|(placement, _)| *placement)
     }
@@ -447,5 +446,4 @@ impl NodeMachine {
     }
 }
 
-/// The schedulers by placement.
 pub(crate) type Schedulers = BTreeMap<PlacementId, SchedulerEntry>;

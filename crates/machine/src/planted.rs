@@ -93,7 +93,6 @@ impl crate::NodeMachine {
         self.config.planted == Some(bug)
     }
 
-    /// That of its schedulers.
     pub(crate) fn scheduler_bug(&self) -> Option<SchedulerBug> {
         match self.config.planted? {
             Bug::Scheduler(bug) => Some(bug),

@@ -31,7 +31,6 @@ const SILENCES_MAX: u32 = 3;
 pub(crate) const DISTRUST_FOR: Duration = Duration::from_secs(10);
 /// After a long part of the log a member gets the next answer so much later: it may ask without reading.
 const ANSWER_EVERY: Duration = Duration::from_millis(100);
-/// What is long.
 const LONG_BYTES: usize = 256 << 10;
 /// Answers that wait. Above that they go out with the number of holders that there are.
 const WAITING_MAX: usize = 256;

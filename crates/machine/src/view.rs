@@ -74,7 +74,6 @@ pub(crate) struct ViewInputs<'a> {
     pub(crate) warnings: Vec<api::WarningView>,
 }
 
-/// The view.
 pub(crate) fn view(inputs: &ViewInputs<'_>) -> api::ClusterView {
     let ViewInputs { me, trust, head, .. } = inputs;
     let mut nodes: Vec<_> = trust.view().members().keys().map(|node| inputs.node_view(*node)).collect();

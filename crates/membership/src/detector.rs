@@ -24,7 +24,6 @@ pub(crate) struct LastHeartbeat {
     pub rank: Rank,
 }
 
-/// One peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub linked: bool,

@@ -31,7 +31,6 @@ fn ask(backend: Backend, which: String, config: &NodeConfig) -> DeviceAsk {
     }
 }
 
-/// For a candidate.
 pub(crate) fn ask_for(candidate: &Candidate, config: &NodeConfig) -> DeviceAsk {
     ask(candidate.backend, candidate.index.to_string(), config)
 }

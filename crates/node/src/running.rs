@@ -14,7 +14,6 @@ use crate::library::OpenModel;
 
 /// The request as tokens.
 pub struct Prepared {
-    /// Its prompts.
     pub prompts: Vec<PreparedPrompt>,
     /// What the answers must spell.
     pub constraint: Option<Arc<Constraint>>,
@@ -33,7 +32,6 @@ pub struct PreparedPrompt {
 }
 
 impl Prepared {
-    /// Tokens of all prompts.
     pub fn prompt_tokens(&self) -> u32 {
         self.prompts.iter().map(|prompt| prompt.tokens.len() as u32).sum()
     }

@@ -69,7 +69,6 @@ impl Telemetry {
         self.inner().told.clone()
     }
 
-    /// The alerts now.
     pub fn alerts(&self) -> Vec<AlertView> {
         self.inner().alerts.views()
     }

@@ -55,7 +55,6 @@ impl TypeReport {
         if self.squares == 0.0 { 0.0 } else { (self.squared_error / self.squares).sqrt() }
     }
 
-    /// Adds one tensor.
     pub(crate) fn add(&mut self, tensor: &Self) {
         self.tensors += tensor.tensors;
         self.elements += tensor.elements;

@@ -89,7 +89,6 @@ impl KvLayout {
         self.kv_heads * self.blocks_per_page * self.block_bytes
     }
 
-    /// Bytes of a block.
     pub(crate) fn block_bytes(&self) -> usize {
         self.block_bytes
     }
@@ -104,7 +103,6 @@ impl KvLayout {
         self.page(layer, page) + (head * self.blocks_per_page + slot / BLOCK) * self.block_bytes
     }
 
-    /// Bytes of an element.
     pub(crate) fn element_bytes(&self) -> usize {
         bytes_of(self.dtype)
     }

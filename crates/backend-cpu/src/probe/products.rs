@@ -17,7 +17,6 @@ use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 const LAYER: [(usize, usize); 7] =
     [(1024, 2048), (1024, 1024), (1024, 1024), (2048, 1024), (1024, 3072), (1024, 3072), (3072, 1024)];
 const LAYERS: usize = 28;
-/// The head.
 const HEAD: (usize, usize) = (1024, 151_936);
 /// Groups that are taken from random bytes; the others repeat them.
 const RANDOM_GROUPS: usize = 8;

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{Answer, Effect, JoinEffect, ReplyId};
 
-/// For all of it.
 const JOIN_MAX: Duration = Duration::from_secs(25);
 /// For somebody nearby to be seen.
 const SEEN_MAX: Duration = Duration::from_secs(4);

@@ -69,7 +69,6 @@ pub(super) enum RequestNotice {
     Counted,
 }
 
-/// The requests.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     all: BTreeMap<NodeId, Request>,

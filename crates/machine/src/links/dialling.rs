@@ -121,7 +121,6 @@ impl Links {
         }
     }
 
-    /// Dials what is due.
     pub(super) fn dial_due(&mut self, now: Time, out: &mut Vec<LinksOutput>) {
         let all = self.peers.keys().flat_map(|node| [(*node, Purpose::Control), (*node, Purpose::Data)]);
         let is_due = |(node, purpose)| self.dial_at(node, purpose).is_some_and(|at| now >= at);

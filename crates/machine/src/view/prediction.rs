@@ -13,7 +13,6 @@ use super::alone::{self, MeasuredAlone};
 
 /// What is expected of a placement.
 pub(super) struct Expected {
-    /// Of the whole.
     pub(super) whole: PredictionView,
     /// Of each stage.
     pub(super) stages: Vec<StagePredictionView>,

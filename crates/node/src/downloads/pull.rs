@@ -107,7 +107,6 @@ impl Pull {
         PullRequest { token: self.lock().token.clone(), ..self.request.clone() }
     }
 
-    /// As it is now.
     pub fn view(&self) -> PullView {
         let PullInner { view, rate, .. } = &*self.lock();
         let bytes_per_s = rate.bytes_per_s(Instant::now()).filter(|_| view.state == PullState::Fetching);

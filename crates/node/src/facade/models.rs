@@ -26,7 +26,6 @@ const MEMBER_MAX: Duration = Duration::from_secs(10);
 /// For members to have said it before a list is made.
 const LIST_WAITS_MAX: Duration = Duration::from_millis(300);
 
-/// Asks a member what its models are.
 async fn ask_member(library: Arc<Library>, node: NodeView, models: Vec<ModelId>) {
     let asked = async {
         let mut member = Fetcher::dial_member(library.endpoint(), &node).await?;

@@ -24,7 +24,6 @@ pub enum ToWorker {
     Rewire { keep: Vec<PageKey> },
 }
 
-/// What to load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LoadShard {
     pub engine: EngineId,
