@@ -85,10 +85,8 @@ impl Packing {
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum OpenError {
-    /// The instruction set that was asked for is not there.
     #[error("this processor does not have {}, only {}", .isa.name(), Isa::available_names())]
     MissingIsa { isa: Isa },
-    /// Not a number of threads that a device takes.
     #[error("a processor is opened with 1 to {} threads, not {threads}", Pool::THREADS_MAX)]
     ThreadCount { threads: usize },
     #[error("{threads} worker threads could not be started")]

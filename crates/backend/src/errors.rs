@@ -62,7 +62,6 @@ pub enum WeightError {
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum RunError {
-    /// The device has no kernel for this op on this type.
     #[error("the device cannot run {op:?}{}", .dtype.map(|d| format!(" on {d}")).unwrap_or_default())]
     UnsupportedOp {
         op: OpKind,

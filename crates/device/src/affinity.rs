@@ -34,7 +34,6 @@ pub enum ConfineError {
     /// Written for Linux only.
     #[error("on this system exo cannot choose its cores; start it with the system's own tool for that")]
     Unsupported,
-    /// The system does not tell which cores are ours.
     #[error("the system does not tell which cores this process may use")]
     Unknown(#[source] std::io::Error),
     #[error("the system did not keep this process to the cores {cores}")]

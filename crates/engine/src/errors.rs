@@ -11,17 +11,14 @@ use exo_types::{DType, PageKey, SequenceId, Shard};
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum LoadError {
-    /// The shard cannot be a stage of this model.
     #[error("a stage of {shard} is not possible for a model of {layer_count} layers: {reason}")]
     Shard { shard: Shard, layer_count: u32, reason: &'static str },
     #[error("{name} is {value}, it must be between {min} and {max}")]
     Option { name: &'static str, value: u64, min: u64, max: u64 },
-    /// The model cannot be run as described.
     #[error(transparent)]
     Model(#[from] ModelError),
     #[error("the model has no tensor {name}")]
     MissingTensor { name: String },
-    /// A tensor is not of the shape the configuration says.
     #[error("{name} is [{rows}, {cols}], the configuration says [{expected_rows}, {expected_cols}]")]
     TensorShape { name: String, rows: u64, cols: u64, expected_rows: u64, expected_cols: u64 },
     #[error("the device cannot run {op:?} on {name}, stored as {dtype}")]
@@ -45,15 +42,12 @@ pub enum SequenceError {
     NoSlot { slots: u32 },
     #[error("sequence {sequence} is not open")]
     Unknown { sequence: SequenceId },
-    /// The history is longer than a sequence may be.
     #[error("a history of {tokens} tokens does not fit a context of {context_tokens}")]
     HistoryTooLong { tokens: usize, context_tokens: u32 },
-    /// A token of the history is none of the model's.
     #[error("token {token} is not below the vocabulary's {vocab}")]
     TokenOutOfRange { token: u32, vocab: u32 },
     #[error("{prompt_tokens} prompt tokens are said to be in a history of {tokens}")]
     PromptBeyondHistory { prompt_tokens: u32, tokens: usize },
-    /// A sequence cannot be truncated to more than it has.
     #[error("sequence {sequence} has {has} positions, it cannot be truncated to {to}")]
     TruncateBeyondEnd { sequence: SequenceId, has: u32, to: u32 },
     #[error("{key} is not kept here")]
@@ -70,7 +64,6 @@ pub enum SequenceError {
         index: u32,
         has: u32,
     },
-    /// A sequence cannot begin with more positions than it has tokens.
     #[error("{cached_tokens} positions are said to be cached of a history of {tokens} tokens")]
     CachedBeyondHistory { cached_tokens: usize, tokens: usize },
     /// What is asked of the prompt needs all of its rows, and cached pages leave some out.
@@ -78,7 +71,6 @@ pub enum SequenceError {
         "sequence {sequence} asks for all rows of its prompt and begins with {cached_tokens} cached positions"
     )]
     CachedQuery { sequence: SequenceId, cached_tokens: usize },
-    /// The sampling parameters are out of range.
     #[error(transparent)]
     Sampling(#[from] exo_types::SamplingParamsError),
 }
@@ -91,7 +83,6 @@ pub enum StepError {
     /// Not enough free pages; nothing was taken.
     #[error("the step needs {needed} more pages of the key-value cache, {free} are free")]
     OutOfPages { needed: usize, free: usize },
-    /// A sequence was never opened, or has been closed.
     #[error("sequence {sequence} is not open")]
     UnknownSequence { sequence: SequenceId },
     #[error("sequence {sequence} occurs twice in one step")]
@@ -99,17 +90,14 @@ pub enum StepError {
     /// The step would leave a hole, or repeat a position.
     #[error("sequence {sequence} continues at position {expected}, the step starts at {got}")]
     PositionGap { sequence: SequenceId, expected: u32, got: u32 },
-    /// A sequence cannot be truncated to more than it has.
     #[error("sequence {sequence} has {has} positions, it cannot be truncated to {to}")]
     TruncateBeyondEnd { sequence: SequenceId, has: u32, to: u32 },
-    /// The step would overwrite a page that is kept, or that another sequence reads.
     #[error("sequence {sequence} may not write at position {position}: its page is kept or shared")]
     SharedPage { sequence: SequenceId, position: u32 },
     #[error("sequence {sequence} belongs to another principal")]
     PrincipalMismatch { sequence: SequenceId },
     #[error("token {token} is not below the vocabulary's {vocab}")]
     TokenOutOfRange { token: u32, vocab: u32 },
-    /// The sequence would grow longer than a sequence may be.
     #[error("sequence {sequence} would reach {tokens} tokens, the context is {context_tokens}")]
     ContextExceeded { sequence: SequenceId, tokens: u64, context_tokens: u32 },
     /// A step without sequences, or a sequence without tokens.
@@ -146,7 +134,6 @@ pub enum StepError {
         tokens: usize,
         sample: bool,
     },
-    /// Logits were asked of a stage without the output head.
     #[error("this stage has no output head")]
     NoHead,
     #[error("the device did not finish the step")]

@@ -52,7 +52,6 @@ pub enum JournalError {
          and let the node join its cluster again"
     )]
     Format { path: PathBuf, found: u32, oldest: u32, known: u32 },
-    /// An entry is not the one that was written.
     #[error("{path} was altered")]
     Altered {
         path: PathBuf,
@@ -85,7 +84,6 @@ pub enum AppendError {
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum SnapshotError {
-    /// The state is of another history than the log.
     #[error("a snapshot at {upto} does not belong to this log, which ends at {head}")]
     NotInLog { upto: LogHead, head: LogHead },
     #[error("a state of {bytes} bytes, the journal takes {max_bytes}")]

@@ -162,42 +162,31 @@ pub enum Input {
 }
 
 /// Why a link ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the reasons are
 pub enum LinkEnd {
     /// The other side closed it, or its process died.
+    #[error("reset: {0}")]
     Reset(String),
-    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
     Protocol(String),
-    /// The peer takes no more messages: so many wait.
+    #[error("the peer takes no more messages")]
     QueueFull,
-    /// The peer did not keep it, or did not say so in time.
+    /// Or did not say so in time.
+    #[error("the peer did not keep it")]
     NotAccepted,
-    /// Replaced by another link of the same purpose.
+    /// By one of the same purpose.
+    #[error("replaced by another one")]
     Replaced,
-    /// No sign of life for too long.
+    #[error("silent for too long")]
     Silent,
-    /// The peer is no member any more.
+    #[error("the peer is no member")]
     NoMember,
-    /// Two processes use one key: the peer's where it is closed here, this node's where the peer says so.
+    /// The peer's key where it is closed here, this node's where the peer says so.
+    #[error("two processes use one key")]
     TwoProcesses,
-    /// This node ends.
+    #[error("this node ends")]
     Stopping,
-}
-
-impl std::fmt::Display for LinkEnd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Reset(reason) => write!(f, "reset: {reason}"),
-            Self::Protocol(reason) => write!(f, "the peer broke the protocol: {reason}"),
-            Self::QueueFull => f.write_str("the peer takes no more messages"),
-            Self::NotAccepted => f.write_str("the peer did not keep it"),
-            Self::Replaced => f.write_str("replaced by another one"),
-            Self::Silent => f.write_str("silent for too long"),
-            Self::NoMember => f.write_str("the peer is no member"),
-            Self::TwoProcesses => f.write_str("two processes use one key"),
-            Self::Stopping => f.write_str("this node ends"),
-        }
-    }
 }
 
 /// A write did not happen, and neither will those asked for behind it in the same file.
@@ -401,24 +390,13 @@ pub enum JoinEvent {
 }
 
 /// Why nobody was found at an address that a person named.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what they are
 pub enum ProbeFailure {
-    /// The name leads nowhere.
+    #[error("its name leads to no address")]
     UnknownName,
-    /// No node answers at what it leads to.
+    #[error("no exo answers at {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))]
     Silent(Vec<SocketAddr>),
-}
-
-impl std::fmt::Display for ProbeFailure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::UnknownName => f.write_str("its name leads to no address"),
-            Self::Silent(addresses) => {
-                let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-                write!(f, "no exo answers at {}", addresses.join(", "))
-            }
-        }
-    }
 }
 
 /// What an own request needs for its copy.

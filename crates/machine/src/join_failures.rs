@@ -57,12 +57,10 @@ pub enum JoinFailure {
     IsJoining,
     #[error("this node was removed from its cluster; `exo leave` makes it a new one first")]
     WasRemoved,
-    /// It belongs elsewhere.
     #[error("this node is a member of a cluster of {members}; `exo leave` makes it a new one first")]
     IsMember { members: usize },
     #[error("requests run on this node, and joining would end them; try again when they are done")]
     IsBusy,
-    /// There is nobody where the person said.
     #[error("no exo node answered at {0}")]
     Silence(SocketAddr),
     #[error("no other node is seen nearby; name the one that gave the code out with --peer ID@HOST:PORT")]

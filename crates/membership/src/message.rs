@@ -1,7 +1,5 @@
 //! What nodes say to each other about being alive and leading. Every message carries the sender's epoch.
 
-use std::fmt;
-
 use exo_types::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
 
@@ -144,38 +142,31 @@ fn at_most(what: &'static str, value: u64, max: u64) -> Result<(), MessageError>
 }
 
 /// Why a node is lost.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize, thiserror::Error,
+)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the reasons are
 pub enum LossReason {
     /// It said goodbye.
+    #[error("left")]
     Left,
-    /// It said nothing for too long.
+    #[error("silent for too long")]
     Silent,
     /// Its connection was reset and it did not come back.
+    #[error("connection reset")]
     Reset,
     /// It came back as another process, which holds nothing of what the old one held.
+    #[error("restarted")]
     Restarted,
-    /// It is no member any more.
+    #[error("removed from the cluster")]
     Removed,
     /// It has not been heard since this node started or it was admitted.
+    #[error("not seen yet")]
     NeverSeen,
     /// Its connection was reset, and its port refuses another one.
+    #[error("its process ended")]
     Refused,
-    /// Its data link gave signs of life, and no message came for too long.
+    #[error("no message for too long, though its data link lives")]
     NoMessage,
-}
-
-impl fmt::Display for LossReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Left => "left",
-            Self::Silent => "silent for too long",
-            Self::Reset => "connection reset",
-            Self::Restarted => "restarted",
-            Self::Removed => "removed from the cluster",
-            Self::NeverSeen => "not seen yet",
-            Self::Refused => "its process ended",
-            Self::NoMessage => "no message for too long, though its data link lives",
-        })
-    }
 }

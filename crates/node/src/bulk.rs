@@ -194,7 +194,6 @@ pub enum FetchError {
     Refused { holder: NodeId, reason: String },
     #[error("{holder} sent something else than asked for: {reason}")]
     Wrong { holder: NodeId, reason: String },
-    /// Of one fetch it did not give several chunks, for whatever reasons.
     #[error("{holder} refused {count} chunks or sent them wrong, the last because of: {reason}")]
     TooManyRefused { holder: NodeId, count: usize, reason: String },
     #[error("cannot store what was fetched: {reason}")]
@@ -300,29 +299,25 @@ impl Fetcher {
 
     /// The manifest of a model, checked against its id.
     pub async fn manifest(&mut self, model: ModelId) -> Result<Manifest, FetchError> {
-        let holder = self.holder;
-        self.ask(&Ask::Manifest(model)).await?;
-        let bytes = self.answer(LIMITS.payload_bytes_max.into()).await?;
-        let wrong = |reason: String| FetchError::Wrong { holder, reason };
-        let manifest = Manifest::from_bytes(&bytes).map_err(|e| wrong(e.to_string()))?;
-        if manifest.root() != model {
-            return Err(wrong(format!("a manifest of {} instead of {model}", manifest.root())));
+        let bytes = self.asked(&Ask::Manifest(model), LIMITS.payload_bytes_max.into()).await?;
+        let manifest = Manifest::from_bytes(&bytes).map_err(|e| self.wrong(e))?;
+        match manifest.root() {
+            root if root == model => Ok(manifest),
+            other => Err(self.wrong(format!("a manifest of {other} instead of {model}"))),
         }
-        Ok(manifest)
     }
 
     /// Which chunks the holder has of a model of a hub, and which it is fetching.
     pub async fn held(&mut self, manifest: &Manifest) -> Result<PeerChunks, FetchError> {
-        let (holder, model) = (self.holder, manifest.root());
-        self.ask(&Ask::Held(model)).await?;
+        let model = manifest.root();
         // Numbers of chunks take 2 to 10 bytes, and are 8 in memory: a longer list is refused before it is
         // one.
         let bytes_max = HeldMap::encoded_len(manifest) + 10 * COMING_MAX as u64 + 20;
-        let bytes = self.answer(bytes_max).await?;
-        let wrong = || FetchError::Wrong { holder, reason: "no list of chunks".to_owned() };
+        let bytes = self.asked(&Ask::Held(model), bytes_max).await?;
+        let wrong = || self.wrong("no list of chunks");
         if bytes.len() as u64 > bytes_max {
-            let reason = format!("a list of chunks of {} bytes, at most {bytes_max} are taken", bytes.len());
-            return Err(FetchError::Wrong { holder, reason });
+            let len = bytes.len();
+            return Err(self.wrong(format!("a list of chunks of {len} bytes, at most {bytes_max} are taken")));
         }
         let (held, coming): (Vec<u8>, Vec<ChunkRef>) = postcard::from_bytes(&bytes).map_err(|_| wrong())?;
         let held = HeldMap::decode(&held, model, manifest).ok_or_else(wrong)?;
@@ -337,10 +332,8 @@ impl Fetcher {
         count: u32,
         state: Sha256State,
     ) -> Result<Digested, FetchError> {
-        self.ask(&Ask::Digest { model, first, count, state }).await?;
-        let bytes = self.answer(0).await?;
-        let wrong = |_| FetchError::Wrong { holder: self.holder, reason: "no state of a digest".to_owned() };
-        postcard::from_bytes(&bytes).map_err(wrong)
+        let bytes = self.asked(&Ask::Digest { model, first, count, state }, 0).await?;
+        postcard::from_bytes(&bytes).map_err(|_| self.wrong("no state of a digest"))
     }
 
     /// Fetches its share of some chunks into `partial`; `progress` is told of each. Every chunk is verified
@@ -418,10 +411,8 @@ impl Fetcher {
 
     /// Where the member has the file with this SHA-256, if it has.
     pub async fn copy_of(&mut self, sha256: [u8; 32]) -> Result<Option<FileCopy>, FetchError> {
-        self.ask(&Ask::CopyOf(sha256)).await?;
-        let bytes = self.answer(0).await?;
-        let wrong = |_| FetchError::Wrong { holder: self.holder, reason: "no place of a file".to_owned() };
-        postcard::from_bytes(&bytes).map_err(wrong)
+        let bytes = self.asked(&Ask::CopyOf(sha256), 0).await?;
+        postcard::from_bytes(&bytes).map_err(|_| self.wrong("no place of a file"))
     }
 
     /// How far the member is with fetching a file whole, if it fetches it.
@@ -430,10 +421,9 @@ impl Fetcher {
         sha256: [u8; 32],
         size: u64,
     ) -> Result<Option<PartialState>, FetchError> {
-        let holder = self.holder;
-        self.ask(&Ask::PartialFile { sha256, size }).await?;
-        let bytes = self.answer(2 * ChunkBits::encoded_len(size) + 24).await?;
-        let wrong = || FetchError::Wrong { holder, reason: "no state of a file".to_owned() };
+        let bytes_max = 2 * ChunkBits::encoded_len(size) + 24;
+        let bytes = self.asked(&Ask::PartialFile { sha256, size }, bytes_max).await?;
+        let wrong = || self.wrong("no state of a file");
         let state: Option<(Vec<u8>, Vec<u8>)> = postcard::from_bytes(&bytes).map_err(|_| wrong())?;
         let Some((held, coming)) = state else { return Ok(None) };
         let bits = |bytes| ChunkBits::from_bytes(bytes, size).ok_or_else(wrong);
@@ -469,12 +459,11 @@ impl Fetcher {
 
     /// What came, if it is the chunk.
     fn checked(&self, manifest: &Manifest, chunk: ChunkRef, came: bytes::Bytes) -> ChunkAnswer {
-        let wrong = |reason: String| Err(FetchError::Wrong { holder: self.holder, reason });
         if manifest.chunk_len(chunk) != Some(came.len() as u64) {
-            return wrong(format!("{chunk} has {} bytes", came.len()));
+            return Err(self.wrong(format!("{chunk} has {} bytes", came.len())));
         }
         if manifest.chunk_hash(chunk).is_some_and(|hash| blake3::hash(&came) != *hash) {
-            return wrong(format!("{chunk} has another hash"));
+            return Err(self.wrong(format!("{chunk} has another hash")));
         }
         Ok(came)
     }
@@ -500,31 +489,35 @@ impl Fetcher {
 
     /// The member's last log lines, encoded.
     pub async fn logs(&mut self, ask: LogAsk) -> Result<bytes::Bytes, FetchError> {
-        self.ask(&Ask::Logs(ask)).await?;
         // Numbers and times are beside the lines.
-        self.answer(2 * LOG_ANSWER_BYTES_MAX as u64).await
+        self.asked(&Ask::Logs(ask), 2 * LOG_ANSWER_BYTES_MAX as u64).await
     }
 
     /// Has the member try a device again that is in quarantine; of another nothing comes.
     pub async fn retry_device(&mut self, device: DeviceId) -> Result<(), FetchError> {
-        self.ask(&Ask::RetryDevice(device)).await?;
-        self.answer(0).await.map(drop)
+        self.asked(&Ask::RetryDevice(device), 0).await.map(drop)
     }
 
     /// What lists show of a model that the member has.
     pub async fn details(&mut self, model: ModelId) -> Result<SharedDetails, FetchError> {
-        let holder = self.holder;
-        self.ask(&Ask::Details(model)).await?;
-        let bytes = self.answer(0).await?;
-        SharedDetails::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
+        let bytes = self.asked(&Ask::Details(model), 0).await?;
+        SharedDetails::read(&bytes).map_err(|error| self.wrong(error))
     }
 
     /// What the member finds on its machine.
     pub async fn checks(&mut self) -> Result<Vec<CheckView>, FetchError> {
-        let holder = self.holder;
-        self.ask(&Ask::Checks).await?;
-        let bytes = self.answer(CHECKS_BYTES_MAX).await?;
-        member_checks::read(&bytes).map_err(|error| FetchError::Wrong { holder, reason: error.to_string() })
+        let bytes = self.asked(&Ask::Checks, CHECKS_BYTES_MAX).await?;
+        member_checks::read(&bytes).map_err(|error| self.wrong(error))
+    }
+
+    /// What came is not what was asked for.
+    fn wrong(&self, reason: impl std::fmt::Display) -> FetchError {
+        FetchError::Wrong { holder: self.holder, reason: reason.to_string() }
+    }
+
+    async fn asked(&mut self, ask: &Ask, bytes_max: u64) -> Result<bytes::Bytes, FetchError> {
+        self.ask(ask).await?;
+        self.answer(bytes_max).await
     }
 
     async fn ask(&mut self, ask: &Ask) -> Result<(), FetchError> {
@@ -543,7 +536,7 @@ impl Fetcher {
         let frame = self.reader.next(Some(ANSWER_MAX)).await.map_err(|error| {
             let reason = error.to_string();
             match error {
-                FrameError::TooLarge { .. } => FetchError::Wrong { holder, reason },
+                FrameError::TooLarge { .. } => self.wrong(reason),
                 _ => FetchError::Broken { holder, reason },
             }
         })?;
@@ -553,7 +546,7 @@ impl Fetcher {
                 let reason = String::from_utf8_lossy(&frame.payload).chars().take(400).collect();
                 Err(FetchError::Refused { holder, reason })
             }
-            kind => Err(FetchError::Wrong { holder, reason: format!("a frame of kind {kind}") }),
+            kind => Err(self.wrong(format!("a frame of kind {kind}"))),
         }
     }
 }

@@ -31,13 +31,11 @@ pub enum CacheError {
     NoPage { asked_tokens: u32 },
     #[error("a context of 0 tokens holds no prompt; ask for 1 or more, or leave it out")]
     NoContext,
-    /// Less than the context that was asked for beside it.
     #[error(
         "a cache of {asked_tokens} tokens does not hold one sequence of the context of {context_tokens} tokens: that \
          needs {needed_tokens}; ask for a cache of at least {needed_tokens} tokens, or for a smaller context"
     )]
     BelowContext { asked_tokens: u32, context_tokens: u32, needed_tokens: u32 },
-    /// A longer context than the model was made for.
     #[error(
         "the model was made for a context of {model_tokens} tokens, and {asked_tokens} are asked for; ask for at most {model_tokens}"
     )]

@@ -40,7 +40,6 @@ impl FilesError {
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum FilesError {
-    /// The folder is not there and cannot be made, or cannot be written.
     #[error("cannot use the data folder {}", path.display())]
     Folder { path: PathBuf, source: io::Error },
     #[error("the data folder {} is already in use by another exo{}", path.display(), .pid.map(|p| format!(" (process {p})")).unwrap_or_default())]
@@ -390,7 +389,7 @@ impl DataDir {
     /// Keeps the addresses.
     pub fn set_peers(&self, peers: &BTreeMap<NodeId, Vec<SocketAddr>>) -> Result<(), FilesError> {
         let named: BTreeMap<String, &Vec<SocketAddr>> = peers.iter().map(|(n, a)| (n.to_full(), a)).collect();
-        self.write_json("peers.json", &named)
+        self.write("peers.json", &serde_json::to_vec_pretty(&named).unwrap_or_default())
     }
 
     /// What was silenced, until when.
@@ -416,11 +415,6 @@ impl DataDir {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(source) => Err(FilesError::File { what: "read", path, source }),
         }
-    }
-
-    fn write_json(&self, name: &str, value: &impl Serialize) -> Result<(), FilesError> {
-        let bytes = serde_json::to_vec_pretty(value).unwrap_or_default();
-        self.write(name, &bytes)
     }
 
     /// Without the folder on disk a power cut could bring the old file back.

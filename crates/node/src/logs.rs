@@ -62,7 +62,6 @@ pub enum LogsError {
     /// The file of the log of trust.
     #[error(transparent)]
     Files(#[from] FilesError),
-    /// The log of trust is there and contradicts itself.
     #[error("the log of trust {} cannot be used: {reason}; {LEAVE}", path.display())]
     Trust { path: PathBuf, reason: String },
     /// There are placements, and nothing that says who belongs to their cluster.

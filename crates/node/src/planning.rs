@@ -36,20 +36,16 @@ use exo_types::{
 pub enum QueryError {
     #[error("there is no device `{name}`; there are: {}", known.join(", "))]
     NoDevice { name: String, known: Vec<String> },
-    /// A node has several devices, and only one can be meant.
     #[error("`{name}` has several devices: say which, as in `{example}`")]
     Ambiguous { name: String, example: String },
-    /// What stands after `=` is neither a number nor a range.
     #[error("`{text}` names no layers: give a number, or a range as in `0..8`")]
     Layers { text: String },
-    /// Two wishes that no plan is good at together.
     #[error("a throughput and at least {stages_min} devices are two objectives: leave one out")]
     TwoObjectives { stages_min: u32 },
     #[error("streams are what the objective `throughput` is computed for: name it, or leave them out")]
     Streams,
     #[error("{streams} streams do not run in {slots} slots: ask for as many slots, or for fewer streams")]
     FewSlots { streams: u32, slots: u32 },
-    /// A number that must not be 0 is.
     #[error("{what} must not be 0")]
     Zero { what: &'static str },
 }

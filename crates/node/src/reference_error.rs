@@ -10,15 +10,12 @@ use exo_store::NoRoom;
 pub enum ReferenceError {
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// It is neither known, nor in the catalogue, nor a repository.
     #[error(
         "`{0}` is neither a model that is known here, nor a name of the catalogue, nor a repository of a hub, as in hf.co/ORG/REPO"
     )]
     Unknown(String),
-    /// The model's heads are larger than what is read.
     #[error("the description of {file} is larger than the {bytes_max} bytes that are read for it")]
     TooLarge { file: String, bytes_max: u64 },
-    /// It is to run, and nothing of it fits.
     #[error("{reference} does not fit these machines: {summary}; nothing of it was fetched")]
     DoesNotFit { reference: String, summary: String },
     #[error("cannot read what {reference} is")]

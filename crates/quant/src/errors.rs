@@ -31,7 +31,6 @@ pub enum QuantError {
     /// The source is quantised, and nobody said that rounding twice is meant.
     #[error("tensor {tensor} of {model} is {dtype} already; rounding it again to {target} loses twice")]
     AlreadyQuantised { model: String, tensor: String, dtype: DType, target: Target },
-    /// The tokenizer has no counterpart in a GGUF file.
     #[error("the tokenizer of {model} cannot be written to a GGUF file")]
     Tokenizer { model: String, source: TokenizerError },
     #[error("{model} cannot be written to a GGUF file: {reason}")]
@@ -62,7 +61,6 @@ pub enum QuantError {
     /// What has that name is a folder or a device, and not to be replaced.
     #[error("{} is there and is no file", path.display())]
     NotAFile { path: PathBuf },
-    /// The new file would replace what it is made from.
     #[error("{} is the source itself", path.display())]
     IsSource { path: PathBuf },
     #[error("the file needs {needed_bytes} bytes, {} has {free_bytes} free", folder.display())]

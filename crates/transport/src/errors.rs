@@ -18,7 +18,6 @@ pub enum BindError {
     InUse { addr: SocketAddr },
     #[error("cannot open a {protocol} socket at {addr}")]
     Socket { protocol: &'static str, addr: SocketAddr, source: io::Error },
-    /// The TLS layer refused the key or the configuration.
     #[error("cannot set up TLS with this node's key: {0}")]
     Tls(String),
 }
