@@ -158,7 +158,6 @@ pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, 
 /// A prefill chunk to measure with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Chunk {
-    /// Its rows.
     tokens: usize,
     /// Rows of a smaller chunk that is passed beside it: what both take says what a chunk takes whatever
     /// its rows, and what each row adds.

@@ -13,12 +13,7 @@ pub enum CardChange {
     /// A card was unplugged.
     Vanished(GraphicsCard),
     /// Another kernel module drives it, or none, or another version of it, or it began or ceased to work.
-    DriverChanged {
-        /// As it was.
-        before: GraphicsCard,
-        /// As it is.
-        now: GraphicsCard,
-    },
+    DriverChanged { before: GraphicsCard, now: GraphicsCard },
 }
 
 /// The cards as they were at the last look.

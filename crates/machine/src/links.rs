@@ -81,48 +81,33 @@ const NEVER: Time = Time(u64::MAX);
 
 /// What connections lead to.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum LinksOutput {
     /// To be carried out.
     Effect(Effect),
     /// Messages reach this member and come from it. What waited for the link goes out before.
-    Up {
-        /// The member.
-        node: NodeId,
-        /// Over which of its links.
-        purpose: Purpose,
-    },
+    Up { node: NodeId, purpose: Purpose },
     /// An open link ended: what was in it may be lost and is not sent again.
     Down {
-        /// The member.
         node: NodeId,
-        /// Which of its links.
         purpose: Purpose,
         /// Where its other end was.
         remote: SocketAddr,
-        /// How the link ended.
         reason: LinkEnd,
         /// Whether it is a control link that was silent while the data link to the member lives.
         is_outlived: bool,
     },
     /// A message was never sent: its link did not open in time, or too much waits.
     Undeliverable {
-        /// For whom it was.
         to: NodeId,
-        /// The message.
         message: Box<DataMessage>,
         /// How long it waited for its link; zero if there was no room to wait.
         waited: Duration,
     },
     /// Two processes use the key of this member: neither has a link.
-    TwoProcesses {
-        /// Whose key.
-        node: NodeId,
-    },
+    TwoProcesses { node: NodeId },
     /// A member says that another process uses this node's key.
-    KeyElsewhere {
-        /// Who says so.
-        by: NodeId,
-    },
+    KeyElsewhere { by: NodeId },
 }
 
 /// The connections of one node.
@@ -139,14 +124,12 @@ pub struct Links {
     addresses: Addresses,
     /// The members to be linked with.
     peers: BTreeMap<NodeId, Peer>,
-    /// All that stand.
     links: BTreeMap<LinkId, Link>,
     held: HeldMessages,
     open_data: Arc<BTreeSet<NodeId>>,
     /// When all open links were last pinged; `None` while none is open.
     pinged: Option<Time>,
     ping_rounds: u32,
-    /// When something is due.
     deadline: Time,
     /// The same, as it was when time was last looked at: a call so much later means that this node was held
     /// up.

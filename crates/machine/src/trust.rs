@@ -87,7 +87,6 @@ impl TrustMessage {
 /// What this node knows of its cluster's log of trust.
 #[derive(Debug)]
 pub(crate) struct Trust {
-    /// What is on disk.
     durable: TrustLog,
     /// With what is on its way there.
     planned: TrustLog,

@@ -30,22 +30,16 @@ pub use self::prediction::view as prediction_view;
 
 /// What a view is made of.
 pub(crate) struct ViewInputs<'a> {
-    /// This node.
     pub(crate) me: NodeId,
-    /// What the members are called.
     pub(crate) names: &'a Names,
-    /// Where it listens.
     pub(crate) listen: SocketAddr,
     /// What is placed, and the end of the log that it stands for.
     pub(crate) state: &'a State,
-    /// Who belongs to the cluster.
     pub(crate) trust: &'a TrustLog,
     pub(crate) head: LogHead,
-    /// Who coordinates.
     pub(crate) leader: Option<(Epoch, NodeId)>,
     /// A member that follows a coordinator which this node does not hear, and that coordinator.
     pub(crate) followed_elsewhere: Option<(NodeId, NodeId)>,
-    /// Which members are there.
     pub(crate) statuses: &'a BTreeMap<NodeId, api::NodeStatus>,
     /// Since when a node is gone, in seconds since 1970.
     pub(crate) gone_since: &'a BTreeMap<NodeId, u64>,

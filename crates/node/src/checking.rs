@@ -31,7 +31,6 @@ const REPAIR_TIME: Duration = Duration::from_secs(3);
 pub enum CheckOutcome {
     /// Every file is what the hub promised.
     Matches {
-        /// Bytes that were read.
         bytes: u64,
         /// Members that had some of them, besides this node.
         nodes: Vec<NodeId>,

@@ -23,7 +23,6 @@ pub struct Choice {
     short_ids: bool,
     /// Tokens that end the answer: no part of it, so without a probability in it.
     ends: Vec<u32>,
-    /// Calls that began.
     calls: u32,
     stop: Vec<String>,
     /// Decoded, not sent: it could be the start of a stop string.

@@ -52,7 +52,6 @@ pub struct Compute {
 #[derive(Clone, Default, Debug)]
 pub struct Sensed {
     pub processor: Monitor,
-    /// Memory of the machine.
     pub memory: Option<exo_device::Memory>,
     /// Free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
@@ -62,7 +61,6 @@ pub struct Sensed {
     pub battery_percent: Option<u8>,
     /// Whether multicast of this node comes back to it, where it looks for others.
     pub multicast_heard: Option<bool>,
-    /// By PCI address.
     pub cards: BTreeMap<String, Monitor>,
     /// What the system says of machine and process, once it was asked.
     pub system: Option<SystemState>,

@@ -463,7 +463,6 @@ struct Progress {
     tokens: u32,
     /// Of each prompt, over all its choices that ended: those that were cached for each of them.
     cached_tokens: BTreeMap<u16, u32>,
-    /// Choices of each prompt.
     choices: u16,
     /// Of all choices that ended.
     drafts: DraftCounts,

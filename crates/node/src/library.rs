@@ -35,11 +35,8 @@ const OPEN_MAX: usize = 8;
 
 /// A model with what turns text into its tokens.
 pub struct OpenModel {
-    /// Its identity.
     pub id: ModelId,
-    /// Description and tensors.
     pub model: Arc<Model>,
-    /// Text to tokens.
     pub tokenizer: Tokenizer,
     /// Messages to text, if the model brings a template; its error is told when it is used.
     pub template: Option<Result<ChatTemplate, TemplateError>>,

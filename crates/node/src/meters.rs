@@ -29,7 +29,6 @@ const OTHER_MODELS: &str = "other";
 pub struct Meters {
     requests: Mutex<BTreeMap<String, ModelTotals>>,
     links: Mutex<BTreeMap<NodeId, Arc<LinkMeter>>>,
-    /// Fetches of model files.
     pub transfers: TransferMeter,
 }
 

@@ -17,7 +17,6 @@ pub struct Prepared {
     pub prompts: Vec<PreparedPrompt>,
     /// What the answers must spell.
     pub constraint: Option<Arc<Constraint>>,
-    /// How they are read.
     pub plan: AnswerPlan,
     /// Messages that were left out of the conversation.
     pub left_out_messages: u32,
@@ -25,7 +24,6 @@ pub struct Prepared {
 
 /// A prompt as tokens.
 pub struct PreparedPrompt {
-    /// Ids of the tokens.
     pub tokens: Vec<u32>,
     /// What `echo` sends first.
     pub echo: String,

@@ -9,7 +9,6 @@ use crate::simd::{F32Row, Kernel, LANES_MAX, Simd, load_tail};
 /// Stores the key and the value `[D]` of one token in one head.
 pub(crate) struct WriteRow<'a> {
     pub(crate) layout: &'a KvLayout,
-    /// The whole block.
     pub(crate) block: &'a mut [u8],
     /// Position in the block.
     pub(crate) slot: usize,

@@ -62,7 +62,6 @@ enum Decision {
     ShowToPeople(JoinRefusal),
     /// This node's key signs that it is a member.
     Admit {
-        /// What it is called.
         name: String,
         /// Because the window is open, and no person said so.
         on_sight: bool,
@@ -82,7 +81,6 @@ impl Decision {
 enum AdmissionAsker {
     /// The stranger itself.
     Stranger {
-        /// Its question.
         exchange: ExchangeId,
         /// It has been told to ask again.
         is_answered: bool,
@@ -102,7 +100,6 @@ pub(super) struct Admission {
     has_place: bool,
     /// What both sides show.
     words: String,
-    /// Where the stranger listens.
     listen: SocketAddr,
     until: Time,
 }

@@ -52,7 +52,6 @@ const PROBES_MAX: usize = 16;
 #[derive(Debug)]
 pub(super) struct Attempt {
     with: NodeId,
-    /// A person named it.
     is_named: bool,
     /// Counts as failed then.
     pub(super) until: Time,
@@ -108,7 +107,6 @@ impl Grant {
 /// A stranger that this node would join.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Candidate {
-    /// No person named it.
     is_unnamed: bool,
     /// Somebody at its address answered with a key and then no more: one host has as many keys as it likes.
     is_stalling: bool,

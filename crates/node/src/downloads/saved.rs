@@ -14,7 +14,6 @@ const BYTES_MAX: u64 = 1 << 20;
 /// One download.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SavedPull {
-    /// What was asked for.
     pub reference: String,
     /// The commit it means, once that is known: the branch may move, and what is on the disk is of this one.
     pub commit: Option<String>,
@@ -23,13 +22,10 @@ pub struct SavedPull {
     /// The first of its files, of a GGUF model: two may have the same label.
     #[serde(default)]
     pub file: Option<String>,
-    /// Where its files are.
     pub folder: Option<PathBuf>,
     /// Another hub than the node's.
     pub endpoint: Option<String>,
-    /// Ranges at once.
     pub ranges_max: Option<u8>,
-    /// Most bytes a second.
     pub rate_max_bytes_per_s: Option<u64>,
     /// Whether only the heads are read.
     #[serde(default)]

@@ -35,7 +35,6 @@ const COMMIT_CHARS: [usize; 2] = [40, 64];
 
 /// A model of a hub on this disk.
 pub struct Older {
-    /// Where it is from.
     pub origin: Origin,
     /// The folder of its files; of one that is fetched in layers there is none.
     folder: Option<PathBuf>,

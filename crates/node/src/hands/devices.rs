@@ -54,7 +54,6 @@ pub struct Devices {
     events: EventSender,
     notices: broadcast::Sender<Notice>,
     meters: Arc<Meters>,
-    /// What this node downloads.
     pub pulls: Box<dyn Fn() -> Vec<PullView> + Send + Sync>,
     packets: PacketWindows,
 }

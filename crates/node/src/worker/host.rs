@@ -95,7 +95,6 @@ struct WorkerState {
     refused: Option<(LoadFault, String)>,
     memory: Option<WorkerMemory>,
     monitor: Option<Monitor>,
-    /// It answers nothing more.
     has_ended: bool,
 }
 

@@ -24,7 +24,6 @@ pub(super) struct Step<'a> {
     asked: &'a AttentionQuery<'a>,
     paging: &'a Paging<'a>,
     layout: &'a KvLayout,
-    /// The cache.
     bytes: &'a [u8],
     /// Query heads to a key-value head.
     group: usize,

@@ -72,7 +72,6 @@ pub(super) struct Ends {
     pub(super) events: EventSender,
     /// Closed from here, or ended.
     pub(super) closed: CancellationToken,
-    /// Counts its bytes.
     pub(super) meter: Arc<LinkMeter>,
 }
 
