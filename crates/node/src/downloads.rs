@@ -39,6 +39,7 @@ use crate::hub_bytes::hub_settings;
 use crate::library::Library;
 use crate::library::eviction::list_again;
 use crate::meters::Meters;
+use crate::questions::blocking;
 use exo_accelerators::chain;
 use pull::{DownloadCommand, Pull, drive, settings_for};
 use saved::SavedPull;
@@ -574,7 +575,7 @@ impl Downloads for NodeDownloads {
                 tracing::warn!("what is placed is not known: parts of models are not pruned");
             }
             let turn = library.room.turn().await;
-            let work = tokio::task::spawn_blocking(move || {
+            let work = blocking(move || {
                 let (_turn, store, root) = (turn, library.store(), &shared.root);
                 // As the list is now: what was asked to go on meanwhile waits for its files.
                 let saved = shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
@@ -600,7 +601,7 @@ impl Downloads for NodeDownloads {
                 let (models, of_parts) = pruned.map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 Ok::<_, AdminError>((files + models, bytes + of_parts))
             });
-            let (files, bytes) = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })??;
+            let (files, bytes) = work.await??;
             list_again(&self.shared.node).await;
             Ok(PrunedView { files: files as u64, bytes })
         })
@@ -610,9 +611,7 @@ impl Downloads for NodeDownloads {
         Box::pin(async move {
             let settings = self.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
             let data_dir = self.shared.data_dir.clone();
-            let keep = move || settings.keep_token(&data_dir, &request.token.0);
-            let kept = tokio::task::spawn_blocking(keep).await;
-            let kept = kept.map_err(|e| AdminError::Failed { message: e.to_string() })?;
+            let kept = blocking(move || settings.keep_token(&data_dir, &request.token.0)).await?;
             kept.map_err(|error| match error {
                 HubError::Disk { .. } => AdminError::Disk { message: chain(&error) },
                 _ => AdminError::Invalid { param: "token".to_owned(), message: chain(&error) },
@@ -623,8 +622,7 @@ impl Downloads for NodeDownloads {
     fn logout(&self) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             let data_dir = self.shared.data_dir.clone();
-            let forgotten = tokio::task::spawn_blocking(move || exo_hub::forget_token(&data_dir)).await;
-            let forgotten = forgotten.map_err(|e| AdminError::Failed { message: e.to_string() })?;
+            let forgotten = blocking(move || exo_hub::forget_token(&data_dir)).await?;
             forgotten.map(drop).map_err(|e| AdminError::Disk { message: chain(&e) })
         })
     }
@@ -632,12 +630,11 @@ impl Downloads for NodeDownloads {
     fn found(&self) -> BoxFuture<'_, Result<Vec<FoundModelView>, AdminError>> {
         Box::pin(async move {
             let host = self.shared.host.clone();
-            let work = tokio::task::spawn_blocking(move || {
+            let found = blocking(move || {
                 let home = host.home().unwrap_or_default();
                 exo_store::local_caches(&home, &|name| host.variable(name))
             });
-            let found = work.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
-            Ok(found.iter().map(found_model_view).collect())
+            Ok(found.await?.iter().map(found_model_view).collect())
         })
     }
 }

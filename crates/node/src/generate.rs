@@ -211,7 +211,7 @@ fn render_options(
     let shown = |tools: &Tools| tools.definitions.iter().map(|tool| tool.definition.clone()).collect();
     Ok(RenderOptions {
         add_generation_prompt: opens_answer,
-        now: Some(local_now()),
+        now: Some(chrono::Local::now().naive_local()),
         tools: tools.map(shown),
         vars: constrain::thinking_vars(open, reasoning)?,
     })
@@ -236,10 +236,6 @@ pub fn encode(open: &OpenModel, text: &str, options: EncodeOptions) -> Result<Ve
     open.tokenizer
         .encode(text, options)
         .map_err(|e| invalid(RequestPart::Prompt, exo_accelerators::chain(&e)))
-}
-
-fn local_now() -> chrono::NaiveDateTime {
-    chrono::Local::now().naive_local()
 }
 
 /// Turns the node's events into the client's. Dropping the stream cancels the request.

@@ -50,6 +50,14 @@ impl From<NoAnswer> for AdminError {
     }
 }
 
+/// What a thread that may wait for the disk comes to.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, AdminError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| AdminError::Failed { message: error.to_string() })
+}
+
 /// The machine's answer.
 pub(crate) async fn ask_node(
     node: &EventSender,

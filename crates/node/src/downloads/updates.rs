@@ -9,9 +9,9 @@ use exo_api::{
     AdminError, FileChangeKind, FileChangeView, PullRequest, UpdateQuery, UpdateState, UpdateView,
 };
 use exo_cluster::InstanceView;
-use exo_hub::Settings;
 use exo_hub::{
     Cancel, ChangeKind, Client, FetchPlan, FileChange, HaveSize, HubError, Licence, Origin, OriginFile,
+    Settings,
 };
 use exo_store::{FindError, ModelRecord, Source, Store};
 use exo_types::ModelId;
@@ -19,6 +19,7 @@ use futures_util::StreamExt;
 use tokio::time::Instant;
 
 use super::{DownloadsInner, NodeDownloads};
+use crate::questions::blocking;
 use exo_accelerators::chain;
 
 /// For the hub to answer about all models; room is looked at afterwards.
@@ -115,7 +116,7 @@ impl NodeDownloads {
     /// Models of this node that can have something newer. Of two commits it is the newer.
     async fn updatable(&self, names: Vec<String>) -> Result<Vec<(ModelRecord, Older)>, AdminError> {
         let store = self.shared.library.store().clone();
-        let found = tokio::task::spawn_blocking(move || {
+        blocking(move || {
             let failed = |e| AdminError::Failed { message: chain(&e) };
             if names.is_empty() {
                 let all = store.list().map_err(failed)?;
@@ -141,8 +142,8 @@ impl NodeDownloads {
                 Older::of(&store, &record).map(|older| (record, older)).ok_or_else(no_hub)
             });
             named.collect()
-        });
-        found.await.map_err(|e| AdminError::Failed { message: e.to_string() })?
+        })
+        .await?
     }
 
     /// Whether a request for an update is one.

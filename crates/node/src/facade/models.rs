@@ -18,7 +18,7 @@ use crate::bulk::{FetchError, Fetcher, MemberError};
 use crate::details::Details;
 use crate::library::{Library, modified_unix_s};
 use crate::library_error::LibraryError;
-use crate::questions::NoAnswer;
+use crate::questions::{NoAnswer, blocking};
 use exo_accelerators::chain;
 
 /// For one member to say what it has.
@@ -179,13 +179,12 @@ impl NodeFacade {
     pub(super) async fn keep(&self, wanted: String, kept: bool) -> Result<ModelView, AdminError> {
         let resolved = self.resolve(&wanted).await.map_err(|m| m.for_admin(&wanted))?;
         let (store, id) = (self.library.store().clone(), resolved.id);
-        let noted = tokio::task::spawn_blocking(move || match store.record(id) {
+        let noted = blocking(move || match store.record(id) {
             Ok(_) => store.keep(id, kept).map(|()| true),
             Err(StoreError::UnknownModel { .. }) => Ok(false),
             Err(error) => Err(error),
         });
-        let noted = noted.await.map_err(|e| AdminError::Failed { message: e.to_string() })?;
-        if !noted.map_err(|e| AdminError::Failed { message: chain(&e) })? {
+        if !noted.await?.map_err(|e| AdminError::Failed { message: chain(&e) })? {
             return Err(not_here(&wanted));
         }
         let (models, id) = (self.list_models(Question::Models).await?, resolved.id.to_full());
@@ -209,7 +208,7 @@ impl NodeFacade {
             return Err(AdminError::Conflict { message: format!("`{wanted}` {reason}") });
         }
         let library = self.library.clone();
-        let removed = tokio::task::spawn_blocking(move || match library.store().record(resolved.id) {
+        let removed = blocking(move || match library.store().record(resolved.id) {
             Ok(_) => {
                 library.forget(resolved.id);
                 library.store().remove(resolved.id).map(|_| true)
@@ -217,7 +216,7 @@ impl NodeFacade {
             Err(StoreError::UnknownModel { .. }) => Ok(false),
             Err(error) => Err(error),
         });
-        match removed.await.map_err(|e| AdminError::Failed { message: e.to_string() })? {
+        match removed.await? {
             Ok(true) => self.list_models(Question::ModelsAfterScan).await.map(drop),
             Ok(false) => Err(not_here(&wanted)),
             Err(error) => Err(AdminError::Failed { message: chain(&error) }),
@@ -248,11 +247,6 @@ fn records_of(store: &Store) -> BTreeMap<ModelId, ModelRecord> {
         Vec::new()
     });
     records.into_iter().map(|record| (record.id, record)).collect()
-}
-
-async fn blocking<T: Send + 'static>(read: impl FnOnce() -> T + Send + 'static) -> Result<T, AdminError> {
-    let read = tokio::task::spawn_blocking(read).await;
-    read.map_err(|error| AdminError::Failed { message: error.to_string() })
 }
 
 fn describe(view: &mut ModelView, details: Details) {
