@@ -44,26 +44,7 @@ pub(super) struct AttentionQuery<'a> {
 /// A tile of queries multiplies while it converts, so prefill needs no converted copy. Cost: decode reads
 /// each page once for all query heads of its heads and is bound by that; prefill by multiply-adds.
 ///
-/// The ladder: one thread of a Sapphire Rapids, AVX-512, `--example attention`; decode at depth 4,096 as part
-/// of the read bandwidth, and a chunk of 256 rows up to 2,048 in GFLOP/s (a peak of 225); F16 and Q8, heads
-/// of Qwen3-0.6B (16 on 8, 128 wide) and of Llama-3.2-1B (32 on 8, 64 wide):
-///
-/// | variant | decode, Qwen | Llama | prefill, Qwen | Llama |
-/// |---|---|---|---|---|
-/// | one head after another, tiles of up to six | 0.40, 0.32 | 0.37, 0.24 | 105, 92 | 92, 83 |
-/// | the lines of the head's next block are asked for while one is read | 0.60, 0.54 | 0.52, 0.43 | 109, 92 | 91, 82 |
-/// | values in strips as wide as registers allow: at M = 2 whole rows | 0.64, 0.53 | 0.59, 0.48 | 110, 95 | 93, 81 |
-/// | tiles of twelve; decode takes the heads as they lie in memory, 4 KiB ahead in two steps as [`crate::simd::fetch_weights`], with a test for each line that the block ends before: the sums of twelve spill | 0.82, 0.48 | 0.68, 0.38 | 93, 100 | 79, 83 |
-/// | without a test: keys ask for the values, values for the next keys; near ones in a second step | 0.81, 0.60 | 0.76, 0.50 | 117, 104 | 105, 92 |
-/// | the same without the second step | 0.80, 0.58 | 0.77, 0.45 | 120, 103 | 101, 90 |
-///
-/// The last but one it is. AVX2, first rung and this one: decode 0.36, 0.27 and 0.30, 0.19 before, 0.71, 0.58
-/// and 0.58, 0.36 now; prefill 66, 68 and 57, 58 before, 80, 69 and 65, 59 now. Two threads that share out
-/// spans of all heads and not heads of all spans read 0.71 and 0.61 of F16 at 4,096, not 0.61 and 0.49.
-/// Finding the largest score by shuffles and not through memory changed nothing that could be measured. Loops
-/// alone, out of the cache, take 0.4 of the time that memory does for Qwen's F16; products of halves or BF16
-/// would round what f32 keeps, and `vdpbf16ps` is no faster (decision 0021). With Q8 conversions bind: two
-/// instructions for each vector.
+/// What each variant measured is in docs/benchmarks.md.
 ///
 /// Sources: Vaswani et al. 2017, arXiv:1706.03762; Milakov & Gimelshein 2018, arXiv:1805.02867.
 pub(super) fn attention(

@@ -17,38 +17,7 @@
 //! One row of activations streams the weights through [`one`]; more go through [`many`], which unpacks a
 //! block to the first-level cache for a chunk of rows.
 //!
-//! **Ladder.** Sapphire Rapids (Xeon at 2.6 GHz, two virtual cores, shared with others: readings differ by a
-//! tenth), one thread, the shapes of Qwen3-0.6B in 2 MiB pages,
-//! `cargo run --release -p exo-backend-cpu --example products avx2`.
-//!
-//! One row: part of the read bandwidth beside it, 14 to 19 GB/s; readings of one variant differ by up to 0.1,
-//! so the last line, from several runs, does not say whether fetching scales ahead helps:
-//!
-//! | variant                                                   | Q8_0 | Q4_0 | Q5_0 | Q4_K | Q6_K |
-//! |-----------------------------------------------------------|------|------|------|------|------|
-//! | all lines of a block spelt out                            | 0.57 | 0.59 | 0.36 | 0.60 | 0.47 |
-//! | a loop with one load address                              | 0.64 | 0.63 | 0.44 | 0.56 | 0.38 |
-//! | the same, quants prefetched 4 KiB ahead                   | 0.82 | 0.71 | 0.71 | 0.67 | 0.54 |
-//! | the same, 8 KiB ahead                                     | 0.72 | 0.73 | 0.68 | 0.73 | 0.44 |
-//! | 4 KiB ahead, scales too                                   | 0.64 | 0.69 | 0.66 | 0.74 | 0.53 |
-//!
-//! Another day, two runs of each in turns, beside 17 to 20 GB/s:
-//!
-//! | variant                                                   | Q8_0       | Q4_0       | Q5_0       | Q4_K       | Q6_K       |
-//! |-----------------------------------------------------------|------------|------------|------------|------------|------------|
-//! | 4 KiB ahead, scales too                                   | 0.85, 0.88 | 0.77, 0.82 | 0.71, 0.75 | 0.76, 0.80 | 0.52, 0.56 |
-//! | in two steps ([`fetch_weights`]): as it is                | 0.88, 0.85 | 0.93, 0.86 | 0.82, 0.78 | 0.92, 0.92 | 0.59, 0.62 |
-//!
-//! Several rows: thousand million operations per second with 4 rows, with 512:
-//!
-//! | variant                                                   | Q8_0    | Q4_0    | Q5_0    | Q4_K    | Q6_K    |
-//! |-----------------------------------------------------------|---------|---------|---------|---------|---------|
-//! | up to 4 unpacked in registers; more: tiles of 6, spilling | 47, 39  | 92, 80  | 82, 51  | 91, 76  | 48, 47  |
-//! | the same, more: tiles of 4                                | 53, 99  | 90, 171 | 97, 163 | 87, 172 | 58, 152 |
-//! | all unpacked to the cache, quants prefetched 4 KiB ahead  | 71, 98  | 128, 166| 110, 172| 126, 159| 91, 144 |
-//!
-//! In two steps 4 rows read 67 to 74, 133 to 137, 116 to 122, 132 to 135 and 104 to 110 beside 65, 90 to 116,
-//! 109, 87 to 92 and 98 to 100 in one; 512 rows the same.
+//! What each variant measured is in docs/benchmarks.md.
 
 mod many;
 mod one;

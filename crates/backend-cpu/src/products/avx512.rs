@@ -6,35 +6,7 @@
 //! the weights, eight by the multipliers: eight `vpdpbusd` of a block are followed by a conversion, a product
 //! and an `fma`.
 //!
-//! **Ladder.** Sapphire Rapids (two virtual cores, shared with others), one thread, the shapes of Qwen3-0.6B
-//! in 2 MiB pages, `cargo run --release -p exo-backend-cpu --example products avx512`; one run, readings
-//! differ by a tenth.
-//!
-//! One row: part of the read bandwidth beside it, 17 to 20 GB/s:
-//!
-//! | variant                                                     | Q8_0 | Q4_0 | Q5_0 | Q4_K | Q6_K |
-//! |-------------------------------------------------------------|------|------|------|------|------|
-//! | nothing fetched ahead                                       | 0.66 | 0.60 | 0.49 | 0.53 | 0.48 |
-//! | quants fetched 2 KiB ahead to the first-level cache         | 0.88 | 0.80 | 0.64 | 0.73 | 0.71 |
-//! | the same without a trace in the caches (`prefetchnta`)      | 0.44 | 0.38 |      | 0.41 |      |
-//! | 2 KiB ahead to the second level, 1 KiB ahead to the first   | 0.87 | 0.87 | 0.79 | 0.70 | 0.81 |
-//! | the same for scales, heads converted once per superblock    | 0.90 | 0.85 | 0.84 | 0.83 | 0.84 |
-//!
-//! That had left out the lines between one step and the next. With them, and 4 KiB ahead to the second level,
-//! rates were 1.03 (Q8_0), 1.11 (Q4_0), 1.09 (Q4_K) and 1.07 (Q6_K) of the last line's on a day of 15 to 18
-//! GB/s; 2 KiB ahead 0.97 to 1.05.
-//!
-//! Several rows: thousand million operations per second with 8 rows, with 512 (`vpdpbusd` in registers: about
-//! 1000):
-//!
-//! | variant                                                     | Q8_0     | Q4_0     | Q5_0     | Q4_K     | Q6_K     |
-//! |-------------------------------------------------------------|----------|----------|----------|----------|----------|
-//! | nothing fetched ahead, both halves of Q6_K at once          | 130, 376 | 249, 369 | 151, 338 | 222, 351 | 79, 106  |
-//! | fetched ahead, the halves of Q6_K one after the other       | 205, 382 | 311, 384 | 273, 344 | 308, 383 | 220, 278 |
-//! | two groups, unpacked once for all rows (see [`many`])       | 152, 440 | 203, 367 | 190, 446 | 201, 446 | 145, 316 |
-//!
-//! So few rows go by single groups, from 32 on by two; beside the last line (another day, all readings lower)
-//! the one before it read 380, 370, -, 355, 262 with 512 rows. Q4_0 by two groups read 447 in a later run.
+//! What each variant measured is in docs/benchmarks.md.
 
 mod many;
 

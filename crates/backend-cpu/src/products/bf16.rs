@@ -21,23 +21,7 @@
 //! activations of eight bits cost 2.9e-5 and those of eight significant bits, which `vdpbf16ps` takes, 2.7e-6
 //! (docs/decisions/0021-bf16-in-whole-numbers.md has more).
 //!
-//! **Ladder.** One thread of a Sapphire Rapids whose `vfmadd zmm` does 217 to 242 GFLOP/s and `vpdpwssd` 400
-//! to 450, 512 rows of 2048 columns, `cargo run --release -p exo-backend-cpu --example speed 1 BF16`;
-//! readings differ by a tenth:
-//!
-//! | variant                                                                         | AVX-512    | AVX2 |
-//! |---------------------------------------------------------------------------------|------------|------|
-//! | f32, exact (decision 0018)                                                       | 140 to 148 | 95   |
-//! | whole numbers; the compiler makes `vpmaddwd` and `vpaddd` of `vpdpwssd`           | 180        | 109  |
-//! | `vpdpwssd` spelt out                                                             | 200        | 111  |
-//! | no calls between blocks, activations kept as words                               | 197 to 233 | 123  |
-//! | a pointer for each row of a tile, totals in registers for a run of blocks        | 200 to 216 | 117  |
-//! | the next tile's activations fetched ahead: as it is                              | 218 to 240 | 117  |
-//!
-//! Unrolling the words of a block, tiles of six rows and fetching the next run's weights ahead gained
-//! nothing. With one row the weights are read at 17 to 28 GB/s from the last-level cache, F16 at 19: bringing
-//! words to whole numbers costs decode nothing. 500 MB of them come at 15.3 GB/s when a line of one group is
-//! fetched ahead, and at 15.9 by [`fetch_weights`].
+//! What each variant measured is in docs/benchmarks.md.
 
 use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line};
 use crate::products::{Sums, check};

@@ -31,14 +31,7 @@ pub(super) const PANEL_ROWS: usize = 2 * GROUP_ROWS;
 /// (`fma` is rounded once where the instruction set can). Lanes are weight rows, so no sum crosses lanes, and
 /// which products share a tile does not show in any of them.
 ///
-/// Ladder, F16, 64 rows of `x`, one thread of a Sapphire Rapids at a peak of 217 GFLOP/s: lanes along the
-/// columns with whole rows 52, with blocks of rows and columns 58, with tiles by index 99, with sums halved
-/// eight at a time 115; lanes along the rows with tiles of 2 vectors by 12 rows of `x` 83 (the compiler
-/// spills), by 10 142, by 8 144.
-///
-/// One row of `x`, 500 MB of F16 beside a read bandwidth of 17 to 18 GB/s: nothing fetched ahead 16.6 GB/s,
-/// to the first-level cache 16.7, to the second 16.8, to both ([`fetch_weights`]) 17.4; with AVX2 16.2, 15.9,
-/// 15.0, 16.3.
+/// What each variant measured is in docs/benchmarks.md.
 pub(super) fn piece(level: Level, product: &Product<'_>, x: &[f32], range: Range<usize>) {
     let Product { w, bias, out } = product;
     let piece = RowRun { w, x, k: w.cols, tokens: x.len() / w.cols, bias: *bias, rows: range, out };
