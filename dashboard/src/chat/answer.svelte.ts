@@ -1,6 +1,6 @@
 // One answer while it comes: text in blocks, its tokens, and where it can be picked up again.
 
-import { ApiError, ask, open } from "../api/client";
+import { ApiError, ask, messageOf, open } from "../api/client";
 import { BlockList } from "../markdown/blocks.svelte";
 import { readEvents, type ServerEvent } from "../lib/sse";
 import { newTicket, type Message, type MessageState, type Ticket } from "../history/types";
@@ -142,7 +142,7 @@ export class Answer {
       if (this.ended === null) {
         const isCancelled = error instanceof ApiError && error.code === "cancelled";
         this.ended = isCancelled ? "stopped" : isLost(error) ? "interrupted" : "failed";
-        this.error = isCancelled ? "" : error instanceof Error ? error.message : String(error);
+        this.error = isCancelled ? "" : messageOf(error);
       }
     } finally {
       clearInterval(saver);

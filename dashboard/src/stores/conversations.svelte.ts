@@ -1,6 +1,7 @@
 // Conversations of this browser: the list, the one that is open, and its answers that are under way.
 
 import { SvelteMap, SvelteSet } from "svelte/reactivity";
+import { messageOf } from "../api/client";
 import { Answer } from "../chat/answer.svelte";
 import { body } from "../chat/request";
 import { stops } from "../chat/stops";
@@ -164,7 +165,7 @@ class ConversationStore {
     try {
       request = body(to, branch);
     } catch (error) {
-      notices.say("bad", error instanceof Error ? error.message : String(error));
+      notices.say("bad", messageOf(error));
       return;
     }
     await this.begin(to, asked, (answer) => answer.ask(request));

@@ -1,6 +1,6 @@
 // Downloads of this node, as the event stream tells them to its owner.
 
-import { ApiError, ask } from "../api/client";
+import { ApiError, ask, messageOf } from "../api/client";
 import type { PullView } from "../api/types";
 
 /** The hub is somebody else's, and may be slow. */
@@ -29,7 +29,7 @@ class DownloadStore {
     try {
       this.take(await ask<PullView[]>("/exo/v1/pulls", { deadline_ms: 5000 }));
     } catch (error) {
-      if (!(error instanceof ApiError && error.status === 404)) this.problem = error instanceof Error ? error.message : String(error);
+      if (!(error instanceof ApiError && error.status === 404)) this.problem = messageOf(error);
     }
   }
 }

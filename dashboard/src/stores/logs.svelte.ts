@@ -1,6 +1,6 @@
 // Log lines of all nodes. Asked for while their page is open; what follows comes behind the last answer's cursor.
 
-import { ask } from "../api/client";
+import { ask, messageOf } from "../api/client";
 import type { LogLineView, LogsView } from "../api/types";
 
 export type LogFilter = { node: string; level: string; target: string; request: string };
@@ -43,7 +43,7 @@ class LogStore {
       this.next = answer.next;
       this.problem = "";
     } catch (error) {
-      if (round === this.round) this.problem = error instanceof Error ? error.message : String(error);
+      if (round === this.round) this.problem = messageOf(error);
     } finally {
       if (this.asked === round) this.asked = 0;
     }

@@ -1,6 +1,6 @@
 // Who belongs to the cluster, there or not.
 
-import { ask } from "../api/client";
+import { ask, messageOf } from "../api/client";
 import type { MemberView } from "../api/types";
 
 class MemberStore {
@@ -12,7 +12,7 @@ class MemberStore {
       this.list = await ask<MemberView[]>("/exo/v1/members");
       this.problem = "";
     } catch (error) {
-      this.problem = error instanceof Error ? error.message : String(error);
+      this.problem = messageOf(error);
     }
   }
 }

@@ -1,6 +1,6 @@
 // Models that can be asked for: with files and places for the owner, by name for everybody else.
 
-import { ask } from "../api/client";
+import { ask, messageOf } from "../api/client";
 import type { InstanceView, ModelList, ModelView } from "../api/types";
 import { printable } from "../lib/format";
 import { session } from "./session.svelte";
@@ -24,7 +24,7 @@ export class ModelStore {
       }
       this.problem = "";
     } catch (error) {
-      this.problem = error instanceof Error ? error.message : String(error);
+      this.problem = messageOf(error);
     }
   }
 

@@ -1,5 +1,7 @@
 // What the page says once: results of actions, and questions before work ends.
 
+import { messageOf } from "../api/client";
+
 export type Notice = { id: number; kind: "good" | "bad"; text: string };
 export type Question = { title: string; lines: string[]; action: string; danger: boolean; answer: (yes: boolean) => void };
 
@@ -41,7 +43,7 @@ class NoticeStore {
       if (done) this.say("good", done);
       return true;
     } catch (error) {
-      this.say("bad", error instanceof Error ? error.message : String(error));
+      this.say("bad", messageOf(error));
       return false;
     }
   }

@@ -1,6 +1,6 @@
 // The plan of a placement that nobody has asked for yet: computed again whenever what is asked changes.
 
-import { ask, isAbort } from "../api/client";
+import { ask, isAbort, messageOf } from "../api/client";
 import type { InstanceView, PlanQuery, PlanView } from "../api/types";
 
 /** While somebody types, nothing is asked. */
@@ -44,7 +44,7 @@ export class PlanStore {
     } catch (error) {
       if (isAbort(error) || signal.aborted) return;
       this.plan = null;
-      this.problem = error instanceof Error ? error.message : String(error);
+      this.problem = messageOf(error);
     }
     this.busy = false;
   }

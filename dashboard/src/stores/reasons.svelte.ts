@@ -1,7 +1,7 @@
 // Why a device has no layers of a placed model: what the planner says now. A plan has the reasons of all devices, so each model is asked about
 // once, one after the other, and anew once machines or placements have changed.
 
-import { ask } from "../api/client";
+import { ask, messageOf } from "../api/client";
 import type { InstanceView, PlanView } from "../api/types";
 import { queryOf } from "./plan.svelte";
 
@@ -65,7 +65,7 @@ export class ReasonStore {
       const { devices } = await ask<PlanView>("/exo/v1/plan", { method: "POST", body: queryOf(instance), deadline_ms: PLAN_MS });
       return { byDevice: new Map(devices.map(({ node, device, reason }) => [keyOf(node, device), reason])), problem: "" };
     } catch (error) {
-      return { byDevice: new Map(), problem: error instanceof Error ? error.message : String(error) };
+      return { byDevice: new Map(), problem: messageOf(error) };
     }
   }
 }

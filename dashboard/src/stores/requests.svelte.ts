@@ -1,6 +1,6 @@
 // Requests of this node's clients, without their text. Asked for while their page is open.
 
-import { ask } from "../api/client";
+import { ask, messageOf } from "../api/client";
 import type { RecentRequestView, RequestView } from "../api/types";
 
 const EVERY_MS = 1500;
@@ -16,7 +16,7 @@ class RequestStore {
       this.recent = await ask<RecentRequestView[]>("/exo/v1/requests/recent", { deadline_ms: 5000 });
       this.problem = "";
     } catch (error) {
-      this.problem = error instanceof Error ? error.message : String(error);
+      this.problem = messageOf(error);
     }
   }
 

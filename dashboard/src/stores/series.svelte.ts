@@ -1,6 +1,6 @@
 // Measurements of the last hour of one device, instance or node. Asked for while somebody looks at them.
 
-import { ask } from "../api/client";
+import { ask, messageOf } from "../api/client";
 import type { SeriesView } from "../api/types";
 
 /** The node has a point every five seconds. */
@@ -18,7 +18,7 @@ export class SeriesStore {
         const view = await ask<SeriesView>(`/exo/v1/series?${new URLSearchParams({ [kind]: subject })}`, { deadline_ms: 8000 });
         if (!over) [this.view, this.problem] = [view, ""];
       } catch (error) {
-        if (!over) this.problem = error instanceof Error ? error.message : String(error);
+        if (!over) this.problem = messageOf(error);
       }
     };
     void load();
