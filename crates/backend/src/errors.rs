@@ -2,6 +2,8 @@
 //! message where it is found at compile time of a program; everything a file, driver or peer can cause is
 //! here.
 
+#![allow(missing_docs)] // the messages say what the fields are
+
 use exo_types::{DType, SourceLost};
 
 use crate::OpKind;
@@ -9,7 +11,6 @@ use crate::OpKind;
 /// A member of a tensor-parallel group did not deliver its partial sums.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the exchange of partial sums failed: {reason}")]
-#[allow(missing_docs)] // the messages say what the fields are
 pub struct ExchangeError {
     pub reason: String,
 }
@@ -17,7 +18,6 @@ pub struct ExchangeError {
 /// Memory could not be had. The device stays usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum AllocError {
     #[error("{what} needs {needed_bytes} bytes of device memory, {}", left(*needed_bytes, *free_bytes))]
     OutOfMemory {
@@ -47,7 +47,6 @@ fn left(needed_bytes: u64, free_bytes: u64) -> String {
 /// A tensor could not be made into a weight.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum WeightError {
     #[error("{name} is stored as {dtype}, which this device cannot compute on")]
     UnsupportedType { name: String, dtype: DType },
@@ -60,7 +59,6 @@ pub enum WeightError {
 /// A program could not be compiled or a run did not finish.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum RunError {
     #[error("the device cannot run {op:?}{}", .dtype.map(|d| format!(" on {d}")).unwrap_or_default())]
     UnsupportedOp {

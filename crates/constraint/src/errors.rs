@@ -1,9 +1,10 @@
 //! What can be wrong with a grammar.
 
+#![allow(missing_docs)] // the messages say what the fields are
+
 /// A grammar that no answer can be held to.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum CompileError {
     #[error("the grammar has {bytes} bytes, at most {max} are taken")]
     TooLong { bytes: usize, max: usize },
@@ -21,7 +22,6 @@ pub enum CompileError {
 /// A schema that cannot be enforced as it is meant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("at `{pointer}`: {reason}")]
-#[allow(missing_docs)] // the messages say what the fields are
 pub struct SchemaError {
     /// Where in the schema, as a JSON Pointer; `#` is its root.
     pub pointer: String,

@@ -41,9 +41,7 @@ const MEASURING_WAIT_MAX: Duration = Duration::from_secs(5);
 const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 /// Of the reason for a quarantine.
 const REASON_CHARS_MAX: usize = 500;
-/// Of what measurements mean: those of another are made again. Files of before 0072 name none, which is 0; a
-/// rate has been without what every run costs since, and a layer with the starts of its products. Those of 1
-/// measured large cards with a chunk of 64 rows, and those of 3 do not say when and in how many passes.
+/// Of what measurements mean: those of another version, or of none, are made again.
 pub const CALIBRATION_VERSION: u32 = 4;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;

@@ -1,6 +1,8 @@
 //! What can go wrong, one enum per operation. After any of these the engine stays usable, and every sequence
 //! stands where the failed call found it (or where its `truncate_to` put it).
 
+#![allow(missing_docs)] // the messages say what the fields are
+
 use exo_backend::{AllocError, RunError, WeightError};
 use exo_models::ModelError;
 use exo_sampler::SampleError;
@@ -9,7 +11,6 @@ use exo_types::{DType, PageKey, SequenceId, Shard};
 /// A shard could not be loaded. Everything taken on the way is free again.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum LoadError {
     #[error("a stage of {shard} is not possible for a model of {layer_count} layers: {reason}")]
     Shard { shard: Shard, layer_count: u32, reason: &'static str },
@@ -34,7 +35,6 @@ pub enum LoadError {
 /// Opening, closing or truncating a sequence failed; nothing changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum SequenceError {
     #[error("sequence {sequence} is open already")]
     AlreadyOpen { sequence: SequenceId },
@@ -78,7 +78,6 @@ pub enum SequenceError {
 /// A step was refused or did not finish. No sequence advanced.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum StepError {
     /// Not enough free pages; nothing was taken.
     #[error("the step needs {needed} more pages of the key-value cache, {free} are free")]

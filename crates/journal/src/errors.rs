@@ -1,5 +1,7 @@
 //! What can go wrong, one enum per operation.
 
+#![allow(missing_docs)] // the messages say what the fields are
+
 use std::io;
 use std::path::PathBuf;
 
@@ -9,7 +11,6 @@ use redb::{CommitError, DatabaseError, SetDurabilityError, StorageError, TableEr
 /// The disk did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum StorageFailure {
     #[error("the disk is full")]
     DiskFull,
@@ -40,7 +41,6 @@ impl JournalError {
 /// A journal could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum JournalError {
     #[error("another exo uses this data folder ({path} is locked)")]
     InUse { path: PathBuf },
@@ -69,7 +69,6 @@ pub enum JournalError {
 /// A batch was not written; nothing of it is in the log.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum AppendError {
     #[error("an entry of {bytes} bytes, the journal takes {max_bytes}")]
     EntryTooLarge { bytes: usize, max_bytes: usize },
@@ -82,7 +81,6 @@ pub enum AppendError {
 /// A snapshot was not written; the log is as before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum SnapshotError {
     #[error("a snapshot at {upto} does not belong to this log, which ends at {head}")]
     NotInLog { upto: LogHead, head: LogHead },
@@ -97,7 +95,6 @@ pub enum SnapshotError {
 /// The chain does not hold: from entry `seq` on the log is not what was written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the chain breaks at entry {seq}: {why}")]
-#[allow(missing_docs)] // the messages say what the fields are
 pub struct ChainBroken {
     pub seq: u64,
     pub why: String,

@@ -1,5 +1,7 @@
 //! Why a join came to nothing.
 
+#![allow(missing_docs)] // the messages say what the fields are
+
 use std::net::SocketAddr;
 
 use exo_trust::{EntryDecodeError, InsertError};
@@ -12,7 +14,6 @@ const REASONS_MAX: usize = 8;
 
 /// Why a node that was asked did not let this one in, or why this one did not go there.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum NotLetIn {
     #[error("{}", refusal.sentence(*asker))]
     Refused { refusal: JoinRefusal, asker: NodeId },
@@ -51,7 +52,6 @@ pub enum NotLetIn {
 
 /// Why a join that a person asked for came to nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum JoinFailure {
     #[error("this node is joining already")]
     IsJoining,

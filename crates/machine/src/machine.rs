@@ -99,7 +99,11 @@ impl NodeMachine {
             membership: membership(&config, boot.epoch, now.time),
             membership_outputs: VecDeque::new(),
             membership_busy: false,
-            coordinator: Coordinator::new(config.me, coordinator_config(&config), boot.state),
+            coordinator: Coordinator::new(
+                config.me,
+                CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..Default::default() },
+                boot.state,
+            ),
             worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.ancestors, boot.entries, config.log),
@@ -743,10 +747,6 @@ impl NodeMachine {
 fn membership(config: &MachineConfig, epoch: Option<Epoch>, now: Time) -> Membership {
     let run = exo_membership::Config { incarnation: config.incarnation, ..Default::default() };
     Membership::new(run, config.me, exo_membership::Persisted { epoch }, now)
-}
-
-fn coordinator_config(config: &MachineConfig) -> CoordinatorConfig {
-    CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..CoordinatorConfig::default() }
 }
 
 fn slept(before: Now, now: Now) -> bool {

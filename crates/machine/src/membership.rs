@@ -74,7 +74,11 @@ impl NodeMachine {
             Output::NodeLost { node, reason } => self.node_lost(node, reason),
             Output::CoordinatorChanged { epoch, coordinator } => self.coordinator_changed(epoch, coordinator),
             Output::Lead { epoch } => self.lead(epoch),
-            Output::CoordinatorLost { .. } => self.coordinator_lost(),
+            // Questions for the coordinator wait for the next one.
+            Output::CoordinatorLost { .. } => {
+                self.leader = None;
+                self.view_changed();
+            }
             Output::StepDown => {
                 self.leads_soon = None;
                 self.refuse_waiting_replies();
@@ -190,12 +194,6 @@ impl NodeMachine {
         }
         self.follow_early();
         self.report_now();
-    }
-
-    /// Nobody leads: questions for the coordinator wait for the next one.
-    fn coordinator_lost(&mut self) {
-        self.leader = None;
-        self.view_changed();
     }
 
     /// Whether this node coordinates.

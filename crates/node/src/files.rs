@@ -329,11 +329,6 @@ impl DataDir {
         Ok(self.read_json(WINDOW)?.unwrap_or_default())
     }
 
-    /// The window's time was another cluster's.
-    pub fn forget_window(&self) -> Result<(), FilesError> {
-        self.set_window_time(&WindowTime::default())
-    }
-
     /// Moves those of the small files aside that are damaged, and says which. What they said is made up for:
     /// addresses are found anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the
     /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more. Without

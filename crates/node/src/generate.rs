@@ -574,7 +574,7 @@ impl Progress {
                 ),
             },
             times: self.times.clone(),
-            model_id: running.open_id(),
+            model_id: running.open.id.to_full(),
             kernels: self.kernels.clone(),
             stages: self.stages,
             resumed: self.resumed.clone(),

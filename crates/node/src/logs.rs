@@ -11,7 +11,7 @@ use exo_transport::NodeKey;
 use exo_trust::{Act, Entry, Statement, TrustLog};
 use exo_types::{Ancestors, LogHead};
 
-use crate::files::{DataDir, FilesError};
+use crate::files::{DataDir, FilesError, WindowTime};
 use exo_accelerators::chain;
 
 /// The logs as they are on disk.
@@ -137,7 +137,7 @@ impl Logs {
                 if data.journal_path().exists() {
                     mended.push(data.move_aside(&data.journal_path(), "its log of trust is")?);
                 }
-                data.forget_window()?;
+                data.set_window_time(&WindowTime::default())?; // it was another cluster's
                 None
             }
             Ok(trust) => trust,

@@ -52,8 +52,4 @@ impl Running {
     pub fn prompt_of(&self, index: u16) -> Option<&PreparedPrompt> {
         self.prepared.prompts.get(usize::from(index / self.request.choices.max(1)))
     }
-
-    pub fn open_id(&self) -> String {
-        self.open.id.to_full()
-    }
 }

@@ -1,5 +1,7 @@
 //! What can go wrong, one enum per operation.
 
+#![allow(missing_docs)] // the messages say what the fields are
+
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +13,6 @@ use crate::protocols::Protocols;
 /// An endpoint could not open its port.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum BindError {
     /// Another program, often another exo, has it.
     #[error("port {port} at {addr} is in use by another program", port = addr.port())]
@@ -25,7 +26,6 @@ pub enum BindError {
 /// A peer was not reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum DialError {
     #[error("{peer} is not a member of this cluster")]
     NotMember { peer: NodeId },
@@ -51,7 +51,6 @@ pub enum DialError {
 /// No further frame from a channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum FrameError {
     /// The peer will send no more. `clean` if it said so between two frames; otherwise it died, dropped the
     /// channel, or the network did.
@@ -72,7 +71,6 @@ pub enum FrameError {
 /// A frame was not sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum SendError {
     /// The connection is gone, or this side finished.
     #[error("the connection is closed")]

@@ -1,5 +1,7 @@
 //! What is wrong with an entry, or with one that is to be made.
 
+#![allow(missing_docs)] // the messages say what the fields are
+
 use std::fmt;
 
 use exo_types::NodeId;
@@ -9,7 +11,6 @@ use crate::EntryId;
 /// Something that cannot be done to the members of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum ActError {
     /// Whoever signs has no right to.
     NotAnAdmin { author: NodeId },
@@ -66,7 +67,6 @@ impl fmt::Display for ActError {
 /// An entry that this log does not take.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[allow(missing_docs)] // the messages say what the fields are
 pub enum InsertError {
     /// It follows an entry that is not here: ask for that one first.
     #[error("entry {id} follows {missing}, which is not here")]
