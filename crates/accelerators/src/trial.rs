@@ -73,7 +73,6 @@ pub(crate) enum AnswerError {
     Hidden,
 }
 
-/// The built-in model.
 pub(crate) fn demo_model() -> Result<Model, TrialError> {
     exo_formats::open_gguf_bytes("demo", DEMO_MODEL.to_vec()).map_err(TrialError::Model)
 }

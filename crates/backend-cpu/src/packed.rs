@@ -58,7 +58,6 @@ pub(crate) use unpack::{RowBlock, centre, unpack_row};
 pub(crate) const GROUP_ROWS: usize = 16;
 /// Columns of a block.
 pub(crate) const BLOCK: usize = Activations::BLOCK;
-/// Bytes of a line.
 pub(crate) const LINE: usize = 64;
 
 /// A cache line: packed weights are slices of these, so every line of a group is aligned.

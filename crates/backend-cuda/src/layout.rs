@@ -69,7 +69,6 @@ pub(crate) struct Planes {
 }
 
 impl Planes {
-    /// Adds one stored row.
     pub(crate) fn push(&mut self, dtype: DType, row: &[u8], cols: usize) {
         match dtype {
             DType::F32 | DType::F16 | DType::BF16 => {

@@ -60,7 +60,6 @@ impl Queue {
         self.work.read(bytes);
     }
 
-    /// Queues commands.
     pub(crate) fn record(&self, write: impl FnOnce(&mut wgpu::CommandEncoder)) {
         write(self.encoder(&mut self.lock()));
     }

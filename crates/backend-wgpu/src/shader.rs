@@ -232,7 +232,6 @@ impl Variant {
         }
     }
 
-    /// The whole text.
     pub(crate) fn text(&self) -> Text {
         let mut text = Text { source: String::new(), accesses: Vec::new() };
         let is_write = matches!(self.kernel, Kernel::KvWrite | Kernel::Heads);

@@ -121,7 +121,6 @@ enum Text {
 }
 
 impl Shape {
-    /// Any value.
     pub(crate) fn any(tags: &Tags) -> Self {
         Self {
             null: tags.null_word.is_some(),

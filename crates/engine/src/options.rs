@@ -42,7 +42,6 @@ impl EngineOptions {
         self.context_tokens.div_ceil(self.page_tokens)
     }
 
-    /// Pages of the cache.
     pub(crate) fn pages(&self) -> u64 {
         match self.cache_tokens {
             Some(tokens) => u64::from(tokens / self.page_tokens),

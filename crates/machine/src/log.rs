@@ -90,7 +90,6 @@ impl Log {
         self.planned = head;
     }
 
-    /// Entries are on disk.
     pub(crate) fn written(&mut self, after: LogHead, entries: Vec<Vec<u8>>) {
         self.keep(entries);
         debug_assert_eq!(self.durable, after, "writes are answered in order");

@@ -196,7 +196,6 @@ impl NodeMachine {
         self.report_now();
     }
 
-    /// Whether this node coordinates.
     pub(crate) fn is_leading(&self) -> bool {
         self.leader.is_some_and(|(_, node)| node == self.me)
     }

@@ -57,7 +57,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Checks {
-    /// None yet.
     pub fn new(node: EventSender, library: Arc<Library>, view: watch::Receiver<ClusterView>) -> Self {
         Self { node, library, view, all: Mutex::default(), awaited: Awaited::default() }
     }
@@ -238,7 +237,6 @@ mod tests {
 
     const MODEL: ModelId = ModelId([7; 32]);
 
-    /// What is ready.
     fn shown(ready: &Option<InstanceId>, instance: InstanceId) -> bool {
         *ready == Some(instance)
     }

@@ -36,7 +36,6 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// An empty answer.
     pub fn new(index: u16, running: &Running) -> Self {
         let (request, tokenizer, plan) = (&running.request, &running.open.tokenizer, &running.prepared.plan);
         Self {
@@ -63,12 +62,10 @@ impl Choice {
         }
     }
 
-    /// Which choice it is.
     pub fn index(&self) -> u16 {
         self.index
     }
 
-    /// Tokens generated.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
@@ -78,7 +75,6 @@ impl Choice {
         self.reasoning_tokens
     }
 
-    /// Whether it calls tools.
     pub fn has_calls(&self) -> bool {
         self.calls > 0
     }
@@ -88,7 +84,6 @@ impl Choice {
         self.found_stop.as_deref()
     }
 
-    /// Whether it is complete.
     pub fn is_finished(&self) -> bool {
         self.finished
     }

@@ -89,7 +89,6 @@ impl SystemState {
     }
 }
 
-/// Where a shard goes.
 pub enum ShardTarget {
     /// A device of this process.
     Here(Arc<dyn Device>),

@@ -252,7 +252,6 @@ fn thought_layout(
     })
 }
 
-/// Compiles a layout.
 fn compile(
     compiler: &Compiler,
     part: RequestPart,

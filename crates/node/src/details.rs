@@ -39,7 +39,6 @@ pub struct Details {
 }
 
 impl Details {
-    /// Of an opened model.
     pub fn of(model: &Model) -> Self {
         Self {
             architecture: model.config.architecture.to_string(),

@@ -212,7 +212,6 @@ fn same_tokens(draft: &Tokenizer, target: &Tokenizer) -> Result<(), Difference> 
     }
 }
 
-/// What the thread owns.
 struct DraftThread {
     drafter: Drafter,
     inbox: Receiver<DraftJob>,

@@ -66,7 +66,6 @@ pub enum Order {
     Rewire { keep: Vec<PageKey> },
 }
 
-/// A running engine thread.
 pub struct ThreadHost {
     orders: Option<Sender<Order>>,
     cancel: CancelToken,

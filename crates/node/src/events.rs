@@ -124,7 +124,6 @@ impl EventSender {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LoopEnded;
 
-/// The receiving ends.
 pub struct Inbox {
     local: mpsc::UnboundedReceiver<Event>,
     control: mpsc::Receiver<Event>,
@@ -154,7 +153,6 @@ impl Inbox {
     }
 }
 
-/// Both ends.
 pub fn channel() -> (EventSender, Inbox) {
     let (local, local_rx) = mpsc::unbounded_channel();
     let (control, control_rx) = mpsc::channel(UNREAD_MAX);

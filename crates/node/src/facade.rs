@@ -45,7 +45,6 @@ use crate::pairing::Invites;
 use crate::questions::{ANSWER_MAX, NoAnswer, REMOVED, ask_coordinator, ask_node, refused, unavailable};
 use crate::telemetry::Telemetry;
 
-/// See the module.
 pub struct NodeFacade {
     pub node: EventSender,
     pub library: Arc<Library>,
@@ -81,7 +80,6 @@ pub struct NodeFacade {
 }
 
 impl NodeFacade {
-    /// The machine's answer.
     async fn ask(&self, question: Question, within: Duration) -> Result<Answer, NoAnswer> {
         ask_node(&self.node, question, within).await
     }

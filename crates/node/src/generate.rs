@@ -26,7 +26,6 @@ use crate::token_check::TokenCheck;
 use crate::turn_rules::shorten_id;
 use crate::turns::leave_out;
 
-/// Renders and tokenises.
 fn prompt_tokens(
     open: &OpenModel,
     request: &GenerateRequest,

@@ -34,7 +34,6 @@ pub use links::LinkHands;
 /// For the journal to write what is queued when the node ends.
 const JOURNAL_END_MAX: Duration = Duration::from_secs(5);
 
-/// All of them.
 pub struct Hands {
     pub links: LinkHands,
     pub(crate) joining: JoinHands,

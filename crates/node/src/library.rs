@@ -208,7 +208,6 @@ impl Library {
         &self.endpoint
     }
 
-    /// The store below.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
     }

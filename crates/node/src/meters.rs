@@ -93,7 +93,6 @@ impl TransferMeter {
     }
 }
 
-/// A fetch that runs.
 pub struct RunningTransfer(Arc<Meters>);
 
 impl Drop for RunningTransfer {
@@ -136,7 +135,6 @@ impl Meters {
         links.iter().filter_map(|(node, meter)| Some((*node, is_wireless(meter)?))).collect()
     }
 
-    /// Requests by model.
     pub fn requests(&self) -> Vec<ModelTotals> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
@@ -218,7 +216,6 @@ impl RequestWatch {
         });
     }
 
-    /// It failed.
     pub fn failed(&mut self, error: &GenerateError) {
         self.cut_off(error.into());
     }

@@ -45,7 +45,6 @@ struct Destination<'a> {
     received: Received<'a>,
 }
 
-/// One fetch under way.
 pub struct Obtaining<'a> {
     destination: Destination<'a>,
     hub: &'a Arc<HubBytes>,

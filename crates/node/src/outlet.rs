@@ -32,7 +32,6 @@ pub struct Outlet {
     unread: Arc<AtomicUsize>,
 }
 
-/// Both ends.
 pub fn sink() -> (Sink, Outlet) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let unread = Arc::new(AtomicUsize::new(0));

@@ -22,7 +22,6 @@ use crate::exchange_error::{ExchangeError, NoCode, NoRandom, NotACode, read};
 pub const CODE_LASTS: Duration = Duration::from_secs(300);
 /// Wrong codes after which an invitation is void.
 pub const TRIES: u32 = 3;
-/// Digits of an invitation.
 const DIGITS: usize = 9;
 /// Tokens that may be open at once.
 const TOKENS_MAX: usize = 16;

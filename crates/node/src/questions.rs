@@ -58,7 +58,6 @@ pub(crate) async fn blocking<T: Send + 'static>(
     done.map_err(|error| AdminError::Failed { message: error.to_string() })
 }
 
-/// The machine's answer.
 pub(crate) async fn ask_node(
     node: &EventSender,
     question: Question,

@@ -12,7 +12,6 @@ use crate::constrain::AnswerPlan;
 use crate::events::EventSender;
 use crate::library::OpenModel;
 
-/// The request as tokens.
 pub struct Prepared {
     pub prompts: Vec<PreparedPrompt>,
     /// What the answers must spell.
@@ -22,7 +21,6 @@ pub struct Prepared {
     pub left_out_messages: u32,
 }
 
-/// A prompt as tokens.
 pub struct PreparedPrompt {
     pub tokens: Vec<u32>,
     /// What `echo` sends first.

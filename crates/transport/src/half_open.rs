@@ -82,7 +82,6 @@ impl HalfOpen {
         self.lock().all.len() * 2 > self.max
     }
 
-    /// Ends them all.
     pub(crate) fn abort_all(&self) {
         for handshake in self.lock().all.drain(..) {
             handshake.task.abort();

@@ -54,7 +54,6 @@ impl MemberSet {
         self.len() == 0
     }
 
-    /// Tells of changes.
     pub(crate) fn watch(&self) -> watch::Receiver<HashSet<NodeId>> {
         self.0.subscribe()
     }

@@ -46,7 +46,6 @@ pub(crate) fn pack_group(dtype: DType, cols: usize, rows: &[u8], out: &mut [Line
     }
 }
 
-/// What is packed.
 struct Rows<'a> {
     bytes: &'a [u8],
     row_bytes: usize,

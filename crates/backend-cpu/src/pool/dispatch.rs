@@ -273,7 +273,6 @@ impl Dispatch {
         }
     }
 
-    /// Ends the workers.
     pub(super) fn end(&self) {
         self.post.0.state.fetch_or(END, Ordering::AcqRel);
         self.wake(usize::MAX);

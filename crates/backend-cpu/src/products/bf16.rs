@@ -42,7 +42,6 @@ const DIRECT_ROWS_MAX: usize = 4;
 /// slower.
 const AHEAD: usize = 2048;
 
-/// Rounds a row.
 pub(crate) struct Round<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) out: &'a mut [WideBlock],

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 
 use exo_types::NodeId;
 
-/// Addresses of one node.
 pub(super) const ADDRESSES_MAX: usize = 8;
 /// Nodes with addresses. More than a cluster can have members, so that joining ones have room.
 const NODES_MAX: usize = 512;

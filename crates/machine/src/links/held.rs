@@ -78,7 +78,6 @@ impl HeldMessages {
         }
     }
 
-    /// Messages that wait.
     pub(super) fn len(&self) -> usize {
         self.peers.values().map(VecDeque::len).sum()
     }

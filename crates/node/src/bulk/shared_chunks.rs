@@ -32,7 +32,6 @@ struct ShareState {
     came_back: bool,
 }
 
-/// One of the members.
 struct SourceState {
     /// What it has of the chunks, in order.
     offered: Vec<ChunkRef>,

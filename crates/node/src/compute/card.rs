@@ -17,7 +17,6 @@ const REASON_CHARS_MAX: usize = 500;
 /// then.
 const FIRST_FAILURE_S: u64 = 600;
 
-/// A graphics processor.
 pub(super) struct Card {
     pub(super) facts: DeviceFacts,
     pub(super) identity: Identity,

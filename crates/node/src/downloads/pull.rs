@@ -160,7 +160,6 @@ impl Pull {
         })
     }
 
-    /// Changes what is shown.
     fn show(&self, shared: &DownloadsInner, change: impl FnOnce(&mut PullView)) {
         let mut state = self.lock();
         change(&mut state.view);

@@ -28,7 +28,6 @@ use crate::meters::Meters;
 use crate::open_device::{Opened, StandInError};
 use crate::packets::PacketWindows;
 
-/// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Somebody may have ended a quarantine, or its time has come.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -39,7 +38,6 @@ const CARD_EVENTS_MAX: usize = 16;
 /// For the processor to be opened in a graphics processor's place, its bandwidth measured.
 const REPLACED_MAX: Duration = Duration::from_secs(30);
 
-/// See the module.
 pub struct Devices {
     compute: Compute,
     config: NodeConfig,

@@ -54,7 +54,6 @@ enum EngineState {
 }
 
 impl Engines {
-    /// None yet.
     pub fn new(library: Arc<Library>, draft: Option<Arc<Draft>>, events: EventSender) -> Self {
         Self { library, draft, events, engines: BTreeMap::new() }
     }

@@ -18,7 +18,6 @@ use crate::meters::{Meters, TransferMeter};
 use crate::source_bytes::{SourceBytes, SourceShare};
 use exo_accelerators::chain;
 
-/// The fetches under way.
 pub struct Fetches {
     library: Arc<Library>,
     events: EventSender,
@@ -29,7 +28,6 @@ pub struct Fetches {
 }
 
 impl Fetches {
-    /// None yet.
     pub fn new(library: Arc<Library>, events: EventSender, meters: Arc<Meters>) -> Self {
         Self { library, events, running: BTreeMap::new(), meters, last: Arc::default() }
     }

@@ -78,7 +78,6 @@ impl JournalWriter {
 /// After it could not be set aside, or was needed.
 const BALLAST_AGAIN: Duration = Duration::from_secs(3600);
 
-/// What the thread owns.
 struct WriterThread {
     /// Closed after a write that failed: a database that was refused once refuses everything until it is
     /// opened again.

@@ -81,7 +81,6 @@ struct Link {
 }
 
 impl LinkHands {
-    /// None yet.
     pub fn new(
         endpoint: Endpoint,
         events: EventSender,

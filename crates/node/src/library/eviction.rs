@@ -77,7 +77,6 @@ pub struct DiskFacts {
     pub differing: Vec<DifferingModel>,
 }
 
-/// Room that was found.
 pub struct TakenRoom {
     /// What is counted for it.
     pub claim: DiskClaim,

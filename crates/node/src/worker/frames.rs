@@ -40,14 +40,12 @@ pub enum FrameError {
     Io(#[source] io::Error),
 }
 
-/// The sending end.
 pub struct FrameWriter<W> {
     out: W,
     scratch: Vec<u8>,
 }
 
 impl<W: Write> FrameWriter<W> {
-    /// Over a pipe.
     pub fn new(out: W) -> Self {
         Self { out, scratch: Vec::new() }
     }
@@ -72,14 +70,12 @@ impl<W: Write> FrameWriter<W> {
     }
 }
 
-/// The receiving end.
 pub struct FrameReader<R> {
     from: BufReader<R>,
     header: Vec<u8>,
 }
 
 impl<R: Read> FrameReader<R> {
-    /// Over a pipe.
     pub fn new(from: R) -> Self {
         Self { from: BufReader::with_capacity(BUFFER_BYTES, from), header: Vec::new() }
     }

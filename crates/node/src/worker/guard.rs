@@ -26,7 +26,6 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Notes a loss.
     pub fn lost(&mut self, now: Time) -> Verdict {
         self.losses.retain(|at| now.since(*at) < WINDOW);
         self.losses.push_back(now);
