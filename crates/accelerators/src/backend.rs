@@ -197,7 +197,7 @@ mod tests {
             "{metal}"
         );
         assert!(why("dx12").unwrap_err().contains("a backend of Windows;"));
-        // Those that nobody has are refused in other words.
+        // Those that no one has are refused in other words.
         assert!(["vulkan", "cuda", "cpu", "auto", "opencl"].into_iter().all(|backend| why(backend).is_ok()));
     }
 }

@@ -11,7 +11,7 @@ pub trait Surveyor: Sync {
     /// Asks one backend, within a bound. Blocks.
     fn survey(&self, ask: &SurveyAsk) -> Result<Survey, ProbeFailure>;
 
-    /// Whether nobody waits for the answers any more: then nothing is said of those that did not come.
+    /// Whether no one waits for the answers any more: then nothing is said of those that did not come.
     fn is_cancelled(&self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! What a node computes on where nobody says so (`--backend auto`, decision 0023).
+//! What a node computes on where no one says so (`--backend auto`, decision 0023).
 //!
 //! All backends are asked at once and only list what they show. An accelerator that is new here, or whose
 //! driver or whose exo is, is then opened: verified, measured, and asked something whose answer is known;

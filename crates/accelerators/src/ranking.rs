@@ -154,7 +154,7 @@ impl Ranking {
         Ok(Tried { opened, told, warnings })
     }
 
-    /// What is tried until one can be opened: some ways to the first cards, so that one card which nobody can
+    /// What is tried until one can be opened: some ways to the first cards, so that one card which no one can
     /// open does not keep the others from being tried.
     fn first_tries(&self) -> Vec<&Candidate> {
         let mut cards: Vec<(usize, usize)> = Vec::new();

@@ -79,7 +79,7 @@ pub struct AcceleratorFacts {
     pub abilities: Option<Abilities>,
     /// Of its own, or of that which it shares.
     pub memory_bytes: Option<u64>,
-    /// That nobody held when this was asked; `None` where nothing tells.
+    /// That no one held when this was asked; `None` where nothing tells.
     pub memory_free_bytes: Option<u64>,
     /// What it reads per second.
     pub read_bytes_per_s: Option<f64>,
@@ -277,7 +277,7 @@ impl Examiner<'_> {
     /// alone; so does everything where the cost of handing over a step is measured, which is the processor's.
     fn examine_all(&self, listed: &[Accelerator]) -> Vec<SurveyedAccelerator> {
         let slot = |accelerator: &Accelerator| match accelerator.is_software {
-            // It is in no slot, and in nobody's way.
+            // It is in no slot, and in no one's way.
             true => Some("software".to_owned()),
             false => accelerator.identity.pci_address.clone(),
         };

@@ -267,7 +267,7 @@ impl Device for CpuDevice {
         let ticket = self.inner.ledger.take(&what, bytes)?;
         self.check_system(&what, bytes)?;
         // Large enough for the largest step, while most use their first rows: large pages would bring memory
-        // that nobody reads, and gain nothing (prefill of 512: the same).
+        // that no one reads, and gain nothing (prefill of 512: the same).
         let (heap, pages) = (&self.inner.heap, PageSize::Small);
         let data = match element {
             Element::F32 => BufferData::F32(LockedBlock::zeroed(heap, &what, len, pages)?),

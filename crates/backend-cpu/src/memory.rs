@@ -282,7 +282,7 @@ impl Drop for Slice {
             let start = self.range.start.next_multiple_of(HUGE_PAGE);
             let end = self.range.end / HUGE_PAGE * HUGE_PAGE;
             if start < end {
-                // SAFETY: within the mapping, and nobody else's: slices do not overlap and this one ends
+                // SAFETY: within the mapping, and no one else's: slices do not overlap and this one ends
                 // here.
                 unsafe { system::discard(self.region.start.add(start), end - start) };
             }

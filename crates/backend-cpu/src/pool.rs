@@ -4,7 +4,7 @@
 //! them. Waking a sleeping thread takes 25 to 60 µs, so workers watch for the next job for up to 50 µs
 //! ([`wait`]), then sleep. The calling thread takes part. A job is a number of pieces; each thread has a
 //! share of neighbouring pieces (one stream of memory per thread), and whoever is done takes pieces from the
-//! shares of others. So a thread that sleeps or was preempted holds up nobody but by the one piece it is in,
+//! shares of others. So a thread that sleeps or was preempted holds up no one but by the one piece it is in,
 //! and which thread ran a piece never shows in a result.
 //!
 //! Workers are pinned, one to a core, only where the user named the cores: unnamed, the workers of two nodes
@@ -88,7 +88,7 @@ impl Pool {
         self.dispatch.threads()
     }
 
-    /// Waits until nobody else uses the workers. Panics inside a piece: it would wait for itself.
+    /// Waits until no one else uses the workers. Panics inside a piece: it would wait for itself.
     pub(crate) fn turn(&self) -> PoolGuard<'_> {
         assert!(!IN_PIECE.get(), "a piece of parallel work asked for a pool");
         // A piece that panicked left the books in order: see `PoolGuard::run`.

@@ -41,7 +41,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct QueueState {
-    /// Weights, the first one next. One that was dropped is nobody's.
+    /// Weights, the first one next. One that was dropped is no one's.
     waiting: VecDeque<Weak<WeightRows>>,
     /// These, and those that are being moved.
     promised: Vec<Weak<WeightRows>>,

@@ -98,7 +98,7 @@ impl CudaDevice {
         self.inner.replays.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the card that nobody holds, other programs and we; `None` if the driver does not say.
+    /// Bytes of the card that no one holds, other programs and we; `None` if the driver does not say.
     pub fn card_free_bytes(&self) -> Option<u64> {
         self.inner.context.memory().ok().map(|(free, _)| free)
     }

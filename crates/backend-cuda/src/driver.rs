@@ -98,7 +98,7 @@ impl Drop for Context {
     }
 }
 
-/// A failure to release something: there is nobody to tell.
+/// A failure to release something: there is no one to tell.
 pub(crate) fn forgotten(released: Call<()>) {
     if let Err(error) = released {
         tracing::warn!(%error, "something of a card was not released");

@@ -106,7 +106,7 @@ impl Inner {
         self.capacity.assert_holds(shape);
     }
 
-    /// Whether a run is one piece of work, which may be captured: nobody to exchange with, nobody who
+    /// Whether a run is one piece of work, which may be captured: no one to exchange with, no one who
     /// cancelled.
     pub(crate) fn is_whole(&self, exchange: &dyn Exchange, cancel: &CancelToken) -> bool {
         !cancel.is_cancelled() && (exchange.is_alone() || !self.has_exchange)

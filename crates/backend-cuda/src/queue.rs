@@ -80,7 +80,7 @@ impl Queue {
             Some(staging) if staging.bytes >= data.len() => staging,
             _ => self.context.pinned(data.len().next_power_of_two())?,
         };
-        // SAFETY: the memory is at least as long as the data, by the lines above; nobody else has it, and it
+        // SAFETY: the memory is at least as long as the data, by the lines above; no one else has it, and it
         // is kept, for ever if the copy does not end. The range on the card was checked by the caller.
         let copied = unsafe {
             ptr::copy_nonoverlapping(data.as_ptr(), staging.at, data.len());
@@ -194,7 +194,7 @@ impl Queue {
         let ended = unsafe { self.context.api().end_capture(self.raw, &mut graph) };
         let captured = worked.and(ended);
         if captured.is_err() && !graph.is_null() {
-            // SAFETY: captured above and used by nobody.
+            // SAFETY: captured above and used by no one.
             forgotten(unsafe { self.context.api().graph_destroy(graph) });
         }
         captured?;
@@ -249,7 +249,7 @@ unsafe impl Sync for Marker {}
 impl Drop for Marker {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: made once; the driver ends it when nobody waits for it.
+            // SAFETY: made once; the driver ends it when no one waits for it.
             forgotten(unsafe { self.context.api().event_destroy(self.event) });
         }
     }

@@ -24,7 +24,7 @@ pub(crate) struct ReadbackQueue {
     queued: AtomicU64,
     /// What the card copies results to, when nothing is on its way in it.
     spare: Mutex<Vec<Pinned>>,
-    /// Where results are on their way to that nobody waits for any more: the card may still write there.
+    /// Where results are on their way to that no one waits for any more: the card may still write there.
     late: Mutex<Vec<PendingReadback>>,
     unreported: Mutex<UnreportedFaults>,
 }
@@ -55,7 +55,7 @@ impl Drop for ReadbackQueue {
     fn drop(&mut self) {
         let is_pending = |pending: &PendingReadback| !pending.end.is_done().unwrap_or(false);
         let late = std::mem::take(&mut *locked(&self.late));
-        // Nobody asks any more, so nobody will know when it is safe to give these back.
+        // No one asks any more, so no one will know when it is safe to give these back.
         late.into_iter().filter(is_pending).for_each(|pending| std::mem::forget(pending.memory));
     }
 }
@@ -84,7 +84,7 @@ impl ReadbackQueue {
         device.context.pinned(bytes.next_power_of_two())
     }
 
-    /// Takes back what has completed since, and notes what nobody was told.
+    /// Takes back what has completed since, and notes what no one was told.
     fn collect(&self) {
         let mut late = locked(&self.late);
         let all = std::mem::take(&mut *late);

@@ -120,7 +120,7 @@ impl WgpuDevice {
         Ok(Arc::new(Self { facts, inner, sensors }))
     }
 
-    /// Bytes of the card's own memory that nobody holds, other programs and we; `None` where nothing tells,
+    /// Bytes of the card's own memory that no one holds, other programs and we; `None` where nothing tells,
     /// and for what shares the machine's memory: what its driver counts as its own is a part of that.
     pub fn card_free_bytes(&self) -> Option<u64> {
         let has_own = self.facts.kind == DeviceKind::DiscreteGpu;

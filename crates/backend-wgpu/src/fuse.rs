@@ -1,5 +1,5 @@
 //! Ops that become one dispatch together. Each fused kernel writes what its ops write, bit for bit, so that
-//! nobody has to know whether a buffer is read again.
+//! no one has to know whether a buffer is read again.
 //!
 //! | ops                                                        | kernel            | rows         |
 //! |------------------------------------------------------------|-------------------|--------------|

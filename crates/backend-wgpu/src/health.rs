@@ -1,4 +1,4 @@
-//! What the driver says outside any call: errors nobody asked about, and the device's end.
+//! What the driver says outside any call: errors no one asked about, and the device's end.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

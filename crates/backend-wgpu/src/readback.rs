@@ -25,7 +25,7 @@ pub(crate) struct ReadbackQueue {
     queued: AtomicU64,
     /// Buffers that the device copies results to, when nothing is on its way in them.
     spare: Mutex<Vec<wgpu::Buffer>>,
-    /// What nobody waits for any more.
+    /// What no one waits for any more.
     late: Mutex<Vec<PendingReadback>>,
     unreported: Mutex<UnreportedFaults>,
 }
@@ -55,7 +55,7 @@ impl ReadbackQueue {
         Ok(device.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
     }
 
-    /// Takes back what has completed since, and notes what nobody was told. The device is done with readbacks
+    /// Takes back what has completed since, and notes what no one was told. The device is done with readbacks
     /// before `done`.
     fn collect(&self, done: u64) {
         let mut late = locked(&self.late);
@@ -161,7 +161,7 @@ impl Readback {
         let (tell, told) = mpsc::channel();
         let mapped = total.max(8).next_multiple_of(8).min(staging.size());
         staging.slice(..mapped).map_async(wgpu::MapMode::Read, move |result| {
-            let _ = tell.send(result); // nobody listens once the stream is gone
+            let _ = tell.send(result); // no one listens once the stream is gone
         });
         // Whoever runs one of them from now on puts it there again.
         locked(&readbacks.unseen).clear();

@@ -95,7 +95,7 @@ impl<'a> Rig<'a> {
         Ok(self.device.weight(&tensor)?)
     }
 
-    /// A cache whose every element is NaN, so that a slot nobody wrote shows where it is read.
+    /// A cache whose every element is NaN, so that a slot no one wrote shows where it is read.
     pub(crate) fn kv(&mut self, shape: KvShape) -> Result<KvCache, CaseError> {
         let kv = self.device.kv_cache(shape)?;
         let page = vec![f32::NAN; 2 * shape.kv_heads * shape.page_tokens * shape.head_dim];

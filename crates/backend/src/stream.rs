@@ -39,7 +39,7 @@ impl CancelToken {
 
 /// Adds up partial sums over the devices that share a layer.
 pub trait Exchange: Send + Sync {
-    /// Whether there is nobody to exchange with; `models` then records no [`crate::Op::Exchange`].
+    /// Whether there is no one to exchange with; `models` then records no [`crate::Op::Exchange`].
     fn is_alone(&self) -> bool;
 
     /// Replaces `partial` by the sum over the group, added in the group's order.

@@ -119,7 +119,7 @@ fn main() -> ExitCode {
     let vocabulary = vocabulary();
     println!("a vocabulary of {TOKENS}: {:.0} ms", began.elapsed().as_secs_f64() * 1e3);
     let began = Instant::now();
-    // Nobody knows the spelling of these words: the longest that fit are taken, which costs about the same.
+    // No one knows the spelling of these words: the longest that fit are taken, which costs about the same.
     let compiler = Compiler::new(vocabulary).expect("a compiler").with_spelling(Arc::new(|_| Vec::new()));
     println!("its slices: {:.0} ms", began.elapsed().as_secs_f64() * 1e3);
     let (mut compiles, mut costs) = (Vec::new(), Costs::default());

@@ -24,7 +24,7 @@ pub(crate) struct Scout {
 }
 
 enum ScoutState {
-    /// Nobody asked so far.
+    /// No one asked so far.
     Idle,
     Follows(Box<Matcher>),
     Failed,

@@ -80,7 +80,7 @@ pub struct Calibration {
     /// The last cache held all that decode was measured with, for lack of memory or time, and the device may
     /// hold more: larger models are read more slowly.
     pub is_of_cache: bool,
-    /// When, and in how many passes; `None` where nobody has noted it.
+    /// When, and in how many passes; `None` where no one has noted it.
     pub measured: Option<MeasuredAt>,
 }
 
@@ -100,7 +100,7 @@ impl MeasuredAt {
     }
 
     /// As the cluster is told of it. What is dated in the future was measured before the clock was set back,
-    /// nobody knows how long: it is as old as can be.
+    /// no one knows how long: it is as old as can be.
     pub fn told(self, now_unix_s: u64) -> Provenance {
         let age_s = now_unix_s.checked_sub(self.unix_s).unwrap_or(u64::MAX);
         Provenance { count: self.passes.max(1), age_s: 0 }.later(age_s)
@@ -113,7 +113,7 @@ impl Calibration {
         self.measured.map(|at| at.told(exo_stdx::unix_s()))
     }
 
-    /// Whether it need not be measured again at a start. What nobody has dated counts as if it were new.
+    /// Whether it need not be measured again at a start. What no one has dated counts as if it were new.
     pub fn is_fresh(&self) -> bool {
         self.told().is_none_or(Provenance::is_fresh)
     }
@@ -134,7 +134,7 @@ pub enum CalibrationError {
 }
 
 /// Measures `device` with Q8_0 matrices, as [`calibrate_type`] does, and what a layer takes beside its
-/// products, unless it is so slow that nobody would wait for that: some 60 ms more on a processor, and no
+/// products, unless it is so slow that no one would wait for that: some 60 ms more on a processor, and no
 /// more than one round of its pieces past that.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
     let (prefill, chunk) = Chunk::for_device(device, DType::Q8_0)?;

@@ -63,7 +63,7 @@ pub struct GraphicsCard {
     pub compute_units: Option<u32>,
     /// Bytes of its own memory.
     pub memory_bytes: Option<u64>,
-    /// Of these, bytes that nobody held when the system was asked.
+    /// Of these, bytes that no one held when the system was asked.
     pub memory_free_bytes: Option<u64>,
     /// Its own number.
     pub uuid: Option<String>,
@@ -133,7 +133,7 @@ pub(crate) fn on_the_bus(root: &Path) -> Vec<GraphicsCard> {
     cards
 }
 
-/// Bytes that nobody holds of the memory of the card at `pci_address`, where the kernel's driver tells
+/// Bytes that no one holds of the memory of the card at `pci_address`, where the kernel's driver tells
 /// (amdgpu, AMD's of macOS), or that the system lets this process have of it (Windows).
 pub fn memory_free_bytes(root: &Path, pci_address: &str) -> Option<u64> {
     system::memory_free_bytes(root, pci_address)

@@ -65,7 +65,7 @@ impl CardSensors {
         Some(card)
     }
 
-    /// Bytes of its own memory that nobody holds now.
+    /// Bytes of its own memory that no one holds now.
     pub fn memory_free_bytes(&self) -> Option<u64> {
         let pci_address = self.pci_address.as_deref()?;
         let told = memory_free_bytes(Path::new("/"), pci_address);

@@ -29,7 +29,7 @@ const GOODBYE_MAX: Duration = Duration::from_millis(500);
 /// Reports that wait to be taken.
 const QUEUE_MAX: usize = 64;
 /// Records and timers that the library may hold. It keeps whatever anybody announces for as long as the
-/// announcement says, and looks at all of it for every packet: with some thousands of names it hears nobody
+/// announcement says, and looks at all of it for every packet: with some thousands of names it hears no one
 /// any more. A network of 256 nodes has some 5,000.
 const CACHED_MAX: i64 = 8_192;
 /// By how much fewer may be too many: two machines that one host floods would else begin anew in step, and
@@ -91,7 +91,7 @@ impl Discovery {
     /// Announces this node and reports others until dropped. May block for 0.1 s per interface without
     /// multicast.
     ///
-    /// An error says why nobody will be found; `Ok` says that multicast leaves and reaches this machine, not
+    /// An error says why no one will be found; `Ok` says that multicast leaves and reaches this machine, not
     /// that the network carries it.
     pub fn start(options: Options) -> Result<(Self, mpsc::Receiver<FoundNode>), DiscoveryError> {
         let reach = probe_multicast(&usable(&options)?);
@@ -179,7 +179,7 @@ fn drawn_cached_max() -> i64 {
     CACHED_MAX - drawn as i64
 }
 
-/// Puts another daemon, which holds nothing, in the place of this one. Nobody waits for it: the lock is held
+/// Puts another daemon, which holds nothing, in the place of this one. No one waits for it: the lock is held
 /// to swap them only.
 fn renew(running: &Mutex<Running>) -> Result<Receiver<ServiceEvent>, String> {
     let (old, options) = {
@@ -223,12 +223,12 @@ fn service_info(options: &Options) -> Result<ServiceInfo, String> {
     let host = format!("exo-{name}.local.");
     let info = ServiceInfo::new(SERVICE_TYPE, &name, &host, "", listen.port(), &properties[..]);
     let mut info = info.map_err(|e| e.to_string())?.enable_addr_auto();
-    // The name is a key: nobody else has it, and probing for one costs a second.
+    // The name is a key: no one else has it, and probing for one costs a second.
     info.set_requires_probe(false);
     Ok(info)
 }
 
-/// Runs until discovery is stopped or nobody listens.
+/// Runs until discovery is stopped or no one listens.
 fn report(
     me: NodeId,
     running: &Mutex<Running>,

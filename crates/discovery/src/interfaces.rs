@@ -179,7 +179,7 @@ fn echoes_multicast(ip: Ipv4Addr) -> io::Result<bool> {
     hears(&socket, &query, SocketAddr::from((ip, MDNS_PORT)))
 }
 
-/// An mDNS query for a name that nobody has: whoever hears it is silent.
+/// An mDNS query for a name that no one has: whoever hears it is silent.
 fn query_for_nobody(number: u64) -> Vec<u8> {
     let name = format!("exo-probe-{number:016x}");
     let mut query = vec![0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0]; // one question

@@ -107,7 +107,7 @@ pub struct EngineReport {
     pub kv_bytes: u64,
     /// Device memory of the working buffers.
     pub workspace_bytes: u64,
-    /// Pages nobody holds.
+    /// Pages no one holds.
     pub pages_free: u32,
     /// Pages kept for sequences to come, those that open sequences read included.
     pub pages_kept: u32,

@@ -3,7 +3,7 @@
 //! Pages are numbers; their memory is the device's. A page that goes from one principal to another is
 //! reported as dirty, and the engine overwrites it before the new owner's first token. A full page may be
 //! *kept* under a name: it outlives its sequence, and further sequences of its principal may hold it too.
-//! Whoever holds a page counts; it is free when nobody does.
+//! Whoever holds a page counts; it is free when no one does.
 
 use std::collections::{BTreeMap, BTreeSet};
 

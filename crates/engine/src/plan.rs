@@ -84,7 +84,7 @@ impl Engine {
         }
         let page_tokens = self.options.page_tokens;
         let pages = |positions: u32| positions.div_ceil(page_tokens) as usize;
-        // What is written must be nobody else's: the page that `start` lies in, if it does not begin one.
+        // What is written must be no one else's: the page that `start` lies in, if it does not begin one.
         let written = (!part.start.is_multiple_of(page_tokens)).then(|| open.pages[pages(part.start) - 1]);
         if written.is_some_and(|page| !self.pages.is_exclusive(page)) {
             return Err(StepError::SharedPage { sequence, position: part.start });

@@ -1,4 +1,4 @@
-//! Four words that two people read to each other: the same on both machines exactly if nobody stands between.
+//! Four words that two people read to each other: the same on both machines exactly if no one stands between.
 
 /// Words for a secret that only the two machines have, the same from either side. 32 bits: enough for two
 /// people in one room to catch a mistaken or planted key, if whoever stands between cannot try many secrets.

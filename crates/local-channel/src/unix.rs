@@ -60,7 +60,7 @@ pub async fn connect(path: &Path) -> io::Result<UnixStream> {
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Whose the folder of a socket is: there nobody else could have made it. `None` for a folder that all may
+/// Whose the folder of a socket is: there no one else could have made it. `None` for a folder that all may
 /// write to.
 fn folder_owner(path: &Path) -> io::Result<Option<u32>> {
     let folder = path.parent().unwrap_or(path).metadata()?;

@@ -24,7 +24,7 @@ pub type ServerStream = NamedPipeServer;
 pub struct Listener {
     path: PathBuf,
     descriptor: Descriptor,
-    /// The instance that the next client gets. There is one at all times, so that nobody else can be the
+    /// The instance that the next client gets. There is one at all times, so that no one else can be the
     /// first of this name.
     waiting: Mutex<NamedPipeServer>,
 }
@@ -46,7 +46,7 @@ impl Listener {
         Ok(Self { path, descriptor, waiting })
     }
 
-    /// Whom the access list names, Windows lets in; it lets in nobody from another machine.
+    /// Whom the access list names, Windows lets in; it lets in no one from another machine.
     pub async fn accept(&self) -> io::Result<NamedPipeServer> {
         let mut waiting = self.waiting.lock().await;
         loop {

@@ -26,7 +26,7 @@ pub struct MachineConfig {
     pub listen: SocketAddr,
     /// Nodes to find besides those discovered, `host:port`.
     pub peers: Vec<String>,
-    /// Whether it joins nobody that no person named.
+    /// Whether it joins no one that no person named.
     pub trust_closed: bool,
     /// Whether it waits for the cluster that its token is of: it joins no other, also not where a person
     /// named an address.

@@ -505,7 +505,7 @@ impl NodeMachine {
     }
 
     /// This node's own word that it is about to end goes to all members, and not only to who coordinates:
-    /// that one may end in the same moment, and nobody waits for a node that ends as well.
+    /// that one may end in the same moment, and no one waits for a node that ends as well.
     pub(crate) fn note_leaving(&mut self, ask: &ControlAsk) {
         let before = self.asks.leaving_said;
         match ask {

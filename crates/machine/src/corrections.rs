@@ -1,7 +1,7 @@
 //! What the steps of this node's own stages teach of its devices: how much faster or slower than their
 //! measured rates say.
 //!
-//! Each node watches its own engines and nobody else's, so that no member can make another's device look
+//! Each node watches its own engines and no one else's, so that no member can make another's device look
 //! slow, and reports the factors beside the rates: every node plans with the same numbers. Only a step that
 //! had the node to itself counts: one token of one stream, or a prompt from its beginning. From what it took
 //! goes what no rate decides; the rest against [`exo_planner::expected_step`] is a sample. The factor is the

@@ -369,7 +369,7 @@ pub enum JoinEvent {
         /// What it asks.
         ask: JoinAsk,
     },
-    /// Our own question was answered by `with`, or by nobody.
+    /// Our own question was answered by `with`, or by no one.
     Answered {
         /// Whom we asked.
         with: NodeId,
@@ -389,7 +389,7 @@ pub enum JoinEvent {
     },
 }
 
-/// Why nobody was found at an address that a person named.
+/// Why no one was found at an address that a person named.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages say what they are
 pub enum ProbeFailure {

@@ -77,7 +77,7 @@ pub enum JoinRefusal {
     Removed,
     /// A person has refused the asker.
     RefusedByPerson,
-    /// Nobody comes in on sight.
+    /// No one comes in on sight.
     WindowShut {
         /// Who lets in; empty where that is the answering node itself.
         admins: Vec<String>,
@@ -87,7 +87,7 @@ pub enum JoinRefusal {
         /// As above.
         admins: Vec<String>,
     },
-    /// The answering node lets nobody in.
+    /// The answering node lets no one in.
     NotAnAdmin {
         /// Who does.
         admins: Vec<String>,

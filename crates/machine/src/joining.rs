@@ -4,7 +4,7 @@
 //! What a request loaded, the next one loads again elsewhere. Fresh nodes join what they
 //! find: a cluster with members first, else the fresh node with the lowest key, so that several fresh nodes
 //! starting together end up in one cluster. A node that is alone and not fresh joins whom a person named
-//! (`--peer`) and nobody else; one with members, nobody. A cluster that a person took this node out of
+//! (`--peer`) and no one else; one with members, no one. A cluster that a person took this node out of
 //! (`exo leave`) it joins by a code only.
 //!
 //! | step of the one who joins | step of the one who lets in |
@@ -69,7 +69,7 @@ const SILENT_FIRST: Duration = Duration::from_secs(1);
 const SILENT_MAX: Duration = Duration::from_secs(15);
 /// Between two probes of an address of `--peer`.
 const PROBE_EVERY: Duration = Duration::from_secs(2);
-/// Where nobody was found so often in a row, the person who named the address hears of it.
+/// Where no one was found so often in a row, the person who named the address hears of it.
 const PROBES_FAILED_SAID: u32 = 5;
 /// One exchange lasts no longer once the key is proven.
 const EXCHANGE_MAX: Duration = Duration::from_secs(5);
@@ -188,7 +188,7 @@ pub enum JoiningOutput {
     MoveIn(Box<MoveIn>),
     /// What the view shows of joining has changed.
     Stale,
-    /// Nobody is found at an address of `--peer`: a person should know this until somebody is.
+    /// No one is found at an address of `--peer`: a person should know this until somebody is.
     PeerSilent {
         /// The address, as the person wrote it.
         peer: String,
@@ -342,7 +342,7 @@ struct ConfiguredPeer {
     /// Who proved its key there.
     node: Option<NodeId>,
     next: Time,
-    /// How often in a row nobody was found there.
+    /// How often in a row no one was found there.
     failures: u32,
     /// Of the settings, not of one join.
     is_lasting: bool,
@@ -711,7 +711,7 @@ impl Joining {
         }
     }
 
-    /// Says once that nobody is found where a setting says, and asks on.
+    /// Says once that no one is found where a setting says, and asks on.
     fn probed_in_vain(&mut self, text: &str, failure: &ProbeFailure, out: &mut Vec<JoiningOutput>) {
         for peer in self.peers.iter_mut().filter(|peer| peer.text == text && peer.is_lasting) {
             peer.failures = peer.failures.saturating_add(1);

@@ -14,7 +14,7 @@ pub struct LeftCluster {
 }
 
 impl LeftCluster {
-    /// The cluster whose log of trust says this; `None` if there was nobody in it but this node.
+    /// The cluster whose log of trust says this; `None` if there was no one in it but this node.
     pub fn new(cluster: EntryId, view: &View) -> Option<Self> {
         let is_shared = view.members().len() > 1 || !view.removed().is_empty();
         is_shared.then(|| Self { cluster, members: view.members().keys().copied().collect() })

@@ -142,7 +142,7 @@ pub struct NodeMachine {
 
     /// Who coordinates, in which epoch.
     leader: Option<(Epoch, NodeId)>,
-    /// Who coordinated last, also while nobody does: that another one does is told.
+    /// Who coordinated last, also while no one does: that another one does is told.
     leader_last: Option<NodeId>,
     /// This node leads in that epoch, and does so once the entries that are on their way to its disk are
     /// there.

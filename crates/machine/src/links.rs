@@ -446,7 +446,7 @@ impl Links {
         self.peers.iter().filter(|(_, peer)| is_missing(&peer.data)).map(|(node, _)| *node).collect()
     }
 
-    /// For how long there has been no data link to a member; nothing while it is open, or nobody is to dial.
+    /// For how long there has been no data link to a member; nothing while it is open, or no one is to dial.
     pub fn unreached_for(&self, now: Time, node: NodeId) -> Option<Duration> {
         let slot = &self.peers.get(&node)?.data;
         slot.open.is_none().then(|| now.since(slot.since))

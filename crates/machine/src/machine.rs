@@ -623,7 +623,7 @@ impl NodeMachine {
         result
     }
 
-    /// Whether an address is on a network of this machine: beyond these nobody makes this node knock anywhere
+    /// Whether an address is on a network of this machine: beyond these no one makes this node knock anywhere
     /// who is neither an admin nor named by a person.
     pub(crate) fn is_on_link(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();

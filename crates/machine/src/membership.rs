@@ -36,7 +36,7 @@ impl NodeMachine {
     /// Carrying out an output may feed membership again; what it says then comes after what it said before.
     pub(crate) fn feed_membership(&mut self, input: Input) {
         // All that is fed has it look at who was silent for too long: it hears first of members whose
-        // messages are missing, and that live as their data links show. Behind a sleep nobody was silent.
+        // messages are missing, and that live as their data links show. Behind a sleep no one was silent.
         let signs = if matches!(input, Input::Slept) {
             Vec::new()
         } else {
@@ -152,7 +152,7 @@ impl NodeMachine {
     }
 
     fn node_lost(&mut self, node: NodeId, reason: LossReason) {
-        // Of one that was removed nothing is kept: nobody is told that it is away.
+        // Of one that was removed nothing is kept: no one is told that it is away.
         let is_member = self.members_known().contains(&node);
         if is_member {
             let status = if reason == LossReason::Left { NodeStatus::Left } else { NodeStatus::Lost };
@@ -164,7 +164,7 @@ impl NodeMachine {
             if is_member {
                 self.gone_since.insert(node, self.now.unix_s);
             }
-            // Who was put out sees nobody any more: the others are where they were.
+            // Who was put out sees no one any more: the others are where they were.
             if !self.is_removed() {
                 let name = self.name_of(node);
                 self.notice(Notice::Lost { name, reason: reason.to_string() });

@@ -1,6 +1,6 @@
 //! What people call the members: each says itself what it is called, and what is shown names one of them.
 //!
-//! The log of trust has the name that a node had when it came in, which nobody changes for it; its reports
+//! The log of trust has the name that a node had when it came in, which no one changes for it; its reports
 //! have today's. Names are free, and machines from one image have the same one: such names get the beginning
 //! of their node's id behind them, so that whoever types what the screen shows means one machine. Only ids
 //! decide anything.

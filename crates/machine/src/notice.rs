@@ -48,7 +48,7 @@ pub enum Notice {
     Refused {
         by: String,
         reason: NotLetIn,
-        /// The four words both sides show; none where nobody there sees the request.
+        /// The four words both sides show; none where no one there sees the request.
         words: String,
     },
     /// A cluster that this node left is there, and is not joined for that.

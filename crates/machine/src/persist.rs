@@ -216,7 +216,7 @@ impl Writes {
         })
     }
 
-    /// A write was answered; `None` for one that nobody waits for.
+    /// A write was answered; `None` for one that no one waits for.
     pub(crate) fn answered(
         &mut self,
         id: PersistId,

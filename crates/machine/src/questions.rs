@@ -191,7 +191,7 @@ impl NodeMachine {
         by_id.or_else(own).or_else(of_others).or_else(reported)
     }
 
-    /// A model whose files nobody reports. Where it is ready its stages have what a request needs, whatever
+    /// A model whose files no one reports. Where it is ready its stages have what a request needs, whatever
     /// became of the file.
     fn ready_without_file(&self, name: &str) -> Option<Resolved> {
         let is_it = |i: &&InstanceView| {

@@ -140,7 +140,7 @@ impl NodeMachine {
         self.release_replies();
     }
 
-    /// Sends the answers that a second member holds, and those that have waited for too long or for nobody.
+    /// Sends the answers that a second member holds, and those that have waited for too long or for no one.
     pub(crate) fn release_replies(&mut self) {
         if self.replication.waiting.is_empty() {
             return;
@@ -192,7 +192,7 @@ impl NodeMachine {
         self.replication = Replication { elected_at, served, silences, pace, ..Replication::default() };
     }
 
-    /// Whether another half only placed anew, for itself, what served here all the while. Nobody was told of
+    /// Whether another half only placed anew, for itself, what served here all the while. No one was told of
     /// that, and what serves stays where it is.
     fn is_of_no_use(&self, events: &[Event]) -> bool {
         let served = &self.replication.served;

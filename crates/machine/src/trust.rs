@@ -29,7 +29,7 @@ const ENTRIES_BYTES_MAX: usize = 256 << 10;
 const IDS_MAX: usize = 64;
 /// Entries in one message.
 const ENTRIES_MAX: usize = 1024;
-/// Until a write is tried again of which nobody knows whether it will last.
+/// Until a write is tried again of which no one knows whether it will last.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 /// Between two times that a person is told that the log cannot be written: a full disk refuses it every
 /// second.
@@ -384,7 +384,7 @@ impl NodeMachine {
         self.tell_trust(to, TrustNews::Known);
     }
 
-    /// Says it to all now and then: nobody can hold an entry back for longer than one member reaches another.
+    /// Says it to all now and then: no one can hold an entry back for longer than one member reaches another.
     pub(crate) fn tell_trust_known_if_due(&mut self) {
         let now = self.now.time;
         if now < self.trust.tell_at {
@@ -419,7 +419,7 @@ impl NodeMachine {
             TrustNews::Pull => self.trust_pulled(from, &message.known),
             TrustNews::Known => self.pull_what_is_missing(from, &message.known),
             TrustNews::Entries(entries) => {
-                // What of it nobody takes would come again and again.
+                // What of it no one takes would come again and again.
                 if self.trust_entries(from, &entries) {
                     self.pull_what_is_missing(from, &message.known);
                 }

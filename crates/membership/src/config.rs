@@ -13,7 +13,7 @@ pub struct Config {
     /// Differs from one run of the process to the next, for example its start in milliseconds since 1970. A
     /// peer that comes back with another number has forgotten everything it held.
     pub incarnation: u64,
-    /// Between a coordinator and its members, and while nobody leads.
+    /// Between a coordinator and its members, and while no one leads.
     pub heartbeat: Duration,
     /// Between two members that neither leads.
     pub heartbeat_idle: Duration,

@@ -62,7 +62,7 @@ impl Membership {
         clear_since + patience + self.config.stagger.saturating_mul(better)
     }
 
-    /// Nobody alive is led or leads, and nobody's fate is open.
+    /// No one alive is led or leads, and no one's fate is open.
     fn may_claim(&self) -> bool {
         let patient = self.now.since(self.waiting_since) < self.config.patience;
         let is_other = self.peers.values().any(|peer| peer.status == NodeStatus::Alive);

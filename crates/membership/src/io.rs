@@ -88,7 +88,7 @@ pub enum Output {
         /// Its coordinator: `epoch.key`.
         coordinator: NodeId,
     },
-    /// Nobody leads, as far as this node can see. Commands of this epoch may still be in flight.
+    /// No one leads, as far as this node can see. Commands of this epoch may still be in flight.
     CoordinatorLost { epoch: Epoch },
     /// This node leads from now on, under this epoch. Said again with a higher epoch when halves merge.
     Lead { epoch: Epoch },

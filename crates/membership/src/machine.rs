@@ -56,7 +56,7 @@ pub struct Membership {
     pub(crate) distrusted: BTreeMap<NodeId, Time>,
     pub(crate) ended: bool,
     pub(crate) woken_at: Option<Time>,
-    /// This node led when its process last stood still, and nobody has said since that it follows it.
+    /// This node led when its process last stood still, and no one has said since that it follows it.
     pub(crate) was_away: bool,
     /// Not before this time: the disk has just refused an epoch.
     pub(crate) moves_from: Time,
@@ -124,7 +124,7 @@ impl Membership {
         self.epoch.filter(|_| led).map(|e| e.key)
     }
 
-    /// While this node follows nobody: a member that it hears and that follows a coordinator, and that
+    /// While this node follows no one: a member that it hears and that follows a coordinator, and that
     /// coordinator, which this node does not hear.
     pub fn followed_elsewhere(&self) -> Option<(NodeId, NodeId)> {
         if self.coordinator().is_some() {
@@ -202,7 +202,7 @@ impl Membership {
     }
 
     /// A coordinator that was away is one again when a member says that it follows it, or when there is
-    /// nobody to ask.
+    /// no one to ask.
     fn settle_return(&mut self) {
         let open = |peer: &Peer| matches!(peer.status, NodeStatus::Alive | NodeStatus::Suspected);
         let nobody = !self.peers.values().any(open);

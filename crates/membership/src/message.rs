@@ -48,7 +48,7 @@ pub enum Role {
     Seeking,
     /// Follows the coordinator of its epoch.
     Following {
-        /// Whether it heard the coordinator within the time of suspicion. While any node says yes, nobody
+        /// Whether it heard the coordinator within the time of suspicion. While any node says yes, no one
         /// claims.
         fresh: bool,
     },

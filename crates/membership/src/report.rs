@@ -33,7 +33,7 @@ impl Membership {
     }
 
     /// How a member does: the coordinator decides for those it leads, as it alone hears them all often. A
-    /// follower's own suspicion counts at once, its own verdict of loss only while nobody leads.
+    /// follower's own suspicion counts at once, its own verdict of loss only while no one leads.
     fn judge(&self, node: NodeId) -> NodeStatus {
         let own = self.peers.get(&node).map_or(NodeStatus::Unseen, |p| p.status);
         let told = self.table.get(&node).filter(|_| self.is_fresh() && self.coordinator() != Some(node));

@@ -1,4 +1,4 @@
-//! Work that nobody waits for within milliseconds, such as a plan: on a thread that gets what others leave
+//! Work that no one waits for within milliseconds, such as a plan: on a thread that gets what others leave
 //! over.
 
 #[cfg(target_os = "linux")]

@@ -15,7 +15,7 @@ const FILE: &str = "ballast";
 const BALLAST_BYTES: u64 = 4 << 20;
 /// With less left, what the node writes next may not fit.
 const RELEASE_BELOW_BYTES: u64 = 2 << 20;
-/// With so much left, nobody misses it.
+/// With so much left, no one misses it.
 const MAKE_ABOVE_BYTES: u64 = 32 << 20;
 
 /// Gives the ballast back if the disk of a data folder is full, or a write has failed. Whether it did.

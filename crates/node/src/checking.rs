@@ -37,7 +37,7 @@ pub enum CheckOutcome {
     },
     /// A file is not.
     Differs { file: String },
-    /// Nobody has the bytes from here.
+    /// No one has the bytes from here.
     Missing {
         file: String,
         /// Where they begin.
@@ -204,7 +204,7 @@ async fn compare(origin: &Origin, folder: &Path) -> Result<Comparison, LibraryEr
     Ok(tokio::task::spawn_blocking(move || origin.compare(&folder)).await??)
 }
 
-/// The digest of one file, or where the first byte is that nobody has.
+/// The digest of one file, or where the first byte is that no one has.
 async fn digest_of(
     endpoint: &Endpoint,
     partial: &Arc<PartialModel>,

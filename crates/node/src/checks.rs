@@ -48,7 +48,7 @@ impl Default for Awaited {
 #[derive(Clone, Copy)]
 struct AwaitedInstance {
     instance: InstanceId,
-    /// Whether it was seen ready: nobody waits any more.
+    /// Whether it was seen ready: no one waits any more.
     was_ready: bool,
 }
 
@@ -208,7 +208,7 @@ impl Awaited {
         loop {
             let noted = lock(&self.all).get(&model)?.instance;
             let mut ready = None;
-            // Looked at and noted as ready at once: an instance noted in between would be nobody's.
+            // Looked at and noted as ready at once: an instance noted in between would be no one's.
             let is_ready = |view: &V| {
                 let mut all = lock(&self.all);
                 let noted = all.get_mut(&model).filter(|noted| is_shown(view, noted.instance));

@@ -36,7 +36,7 @@ pub struct Compute {
     cards: Vec<Card>,
     /// Why nothing is placed on the device of this process, and until when.
     left_out: Option<(Time, String)>,
-    /// Nobody has said what computes: beside cards with memory of their own the processor is a device like
+    /// No one has said what computes: beside cards with memory of their own the processor is a device like
     /// them, for what they do not hold.
     is_chosen: bool,
     /// Why the node computes on what it does, where that was found out at the start: of the device that was

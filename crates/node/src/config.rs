@@ -35,7 +35,7 @@ pub struct NodeConfig {
     pub is_private: bool,
     /// Whether a new cluster starts with its join window shut.
     pub trust_closed: bool,
-    /// Whether a token says which cluster this machine is of: it joins no other and lets nobody in, and
+    /// Whether a token says which cluster this machine is of: it joins no other and lets no one in, and
     /// leaves the join window of its own cluster to the first start without one.
     pub has_token: bool,
     /// What computes.
@@ -91,7 +91,7 @@ pub struct NodeConfig {
 }
 
 impl NodeConfig {
-    /// The cache of what is placed where nobody asks for another.
+    /// The cache of what is placed where no one asks for another.
     pub(crate) fn usual_cache(&self) -> CacheRequest {
         let Self { context_tokens, slots, cache_tokens, kv, .. } = *self;
         CacheRequest { context_tokens, context_named: false, slots, cache_tokens, kv }

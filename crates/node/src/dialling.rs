@@ -35,7 +35,7 @@ pub async fn first_to_answer<W: Clone, T, E, F: Future<Output = Result<T, E>>>(
 
 /// Opens a channel to a member over whichever way answers first, all of them together within `within`. The
 /// ways over the better transport stand in front; those over the other one begin a moment later, or once all
-/// of these have failed. Else why that failed which tells most: an address that nobody answers at hides no
+/// of these have failed. Else why that failed which tells most: an address that no one answers at hides no
 /// node that says why it refuses.
 pub async fn dial(
     endpoint: &Endpoint,
@@ -93,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// Dials so many addresses: at the third one somebody answers, at `silent` nobody, and the others refuse.
+    /// Dials so many addresses: at the third one somebody answers, at `silent` no one, and the others refuse.
     async fn answered(count: u16, silent: u16) -> (Option<Result<u16, &'static str>>, Duration) {
         let (began, ports) = (Instant::now(), (1..=count).collect::<Vec<_>>());
         let dial = |port: u16| async move {

@@ -357,7 +357,7 @@ impl DownloadsInner {
         let largest = |node: &exo_api::NodeView| node.devices.iter().map(|d| d.memory_total_bytes).max();
         let each: Vec<u64> = there.filter_map(largest).filter(|bytes| *bytes > 0).collect();
         let bytes = match each.len() {
-            // Nobody has reported yet.
+            // No one has reported yet.
             0 => exo_device::memory(Path::new("/"))?.total_bytes,
             _ => each.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes)),
         };

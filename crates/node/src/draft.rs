@@ -77,7 +77,7 @@ pub struct Draft {
     verdicts: Mutex<BTreeMap<ModelId, Result<(), DraftMismatch>>>,
     jobs: Sender<DraftJob>,
     cancel: CancelToken,
-    /// Set once it guesses no more: then it stands in nobody's way.
+    /// Set once it guesses no more: then it stands in no one's way.
     is_over: AtomicBool,
 }
 
@@ -215,7 +215,7 @@ fn same_tokens(draft: &Tokenizer, target: &Tokenizer) -> Result<(), Difference> 
 struct DraftThread {
     drafter: Drafter,
     inbox: Receiver<DraftJob>,
-    /// Texts to read while nobody waits for guesses.
+    /// Texts to read while no one waits for guesses.
     readings: VecDeque<(InstanceId, DraftRequest)>,
     cancel: CancelToken,
     events: EventSender,
@@ -235,7 +235,7 @@ fn run(mut work: DraftThread) {
 }
 
 impl DraftThread {
-    /// Works until nobody can ask any more.
+    /// Works until no one can ask any more.
     fn serve(&mut self) -> Result<(), StepError> {
         loop {
             let first = match self.readings.is_empty() {

@@ -114,7 +114,7 @@ impl EventSender {
         self.data.send(event.into()).await.map_err(|_| LoopEnded)
     }
 
-    /// Nobody listens to this request, or to one of its choices, any more.
+    /// No one listens to this request, or to one of its choices, any more.
     pub fn cancel_request(&self, request: RequestId, index: Option<u16>) {
         self.post(Input::Cancel { request, index });
     }
@@ -131,7 +131,7 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// The next event. Control comes before data: heartbeats do not wait behind rows. `None` once nobody can
+    /// The next event. Control comes before data: heartbeats do not wait behind rows. `None` once no one can
     /// send.
     pub async fn next(&mut self) -> Option<Event> {
         tokio::select! {

@@ -332,7 +332,7 @@ impl DataDir {
     /// Moves those of the small files aside that are damaged, and says which. What they said is made up for:
     /// addresses are found anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the
     /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more. Without
-    /// the clusters that this node left the window counts as over, too: it joins nobody by itself.
+    /// the clusters that this node left the window counts as over, too: it joins no one by itself.
     pub fn mend(&self, epoch_seen: u64, me: NodeId) -> Result<Vec<String>, FilesError> {
         let mut said = Vec::new();
         let mut aside = |error: FilesError| match error {

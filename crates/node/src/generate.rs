@@ -254,7 +254,7 @@ pub fn stream(running: Running) -> GenerateStream {
     }))
 }
 
-/// Cancels a request when nobody waits for it any more. One that is over does not mind.
+/// Cancels a request when no one waits for it any more. One that is over does not mind.
 pub struct CancelOnDrop {
     pub request: RequestId,
     pub node: EventSender,

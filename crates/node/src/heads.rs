@@ -100,7 +100,7 @@ impl<'a> HeadReader<'a> {
         self.settle_heads(plan, bounds)?;
         let mut wanted = bounds.first_bytes;
         loop {
-            // Of a GGUF file nobody knows where its head ends before it is read.
+            // Of a GGUF file no one knows where its head ends before it is read.
             let mut is_more = false;
             for file in plan.files.iter().filter(|f| is_gguf(&f.name)) {
                 self.read_to(plan, file, wanted, bounds.bytes_max)?;

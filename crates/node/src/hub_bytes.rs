@@ -177,7 +177,7 @@ impl HubBytes {
         state.hub.failures.remove(&model);
     }
 
-    /// Lets go of tokens that nobody needed for long.
+    /// Lets go of tokens that no one needed for long.
     pub fn forget_unused(&self, now: Instant) {
         let mut state = self.lock();
         let is_used = |used_at: Instant| now.duration_since(used_at) < TOKEN_MAX;

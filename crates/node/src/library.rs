@@ -88,7 +88,7 @@ impl OpenModel {
 
 /// Models of others that are remembered.
 const TOLD_MAX: usize = 8192;
-/// Between two questions for a model of others that nobody answered for.
+/// Between two questions for a model of others that no one answered for.
 const TOLD_AGAIN: Duration = Duration::from_secs(30);
 
 /// Opens models from the store and fetches from members what is missing.
@@ -100,7 +100,7 @@ pub struct Library {
     pub(crate) room: Eviction,
     open: Mutex<HashMap<ModelId, Arc<OpenModel>>>,
     details: Mutex<HashMap<ModelId, Details>>,
-    /// What members said of models that are not here, and when they were asked; `None` where nobody answered.
+    /// What members said of models that are not here, and when they were asked; `None` where no one answered.
     told: Mutex<HashMap<ModelId, (Instant, Option<SharedDetails>)>>,
     /// Members that are being asked.
     asking: Mutex<HashSet<String>>,

@@ -35,7 +35,7 @@ pub(crate) struct Founding<'a> {
     pub(crate) name: &'a str,
     /// It runs for one command and is not opened to others.
     pub(crate) is_private: bool,
-    /// Nobody joins on sight, ever.
+    /// No one joins on sight, ever.
     pub(crate) trust_closed: bool,
     /// It is to join another cluster: the window of its own is left for later.
     pub(crate) has_token: bool,

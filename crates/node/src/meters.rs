@@ -1,5 +1,5 @@
 //! What this process counts as it works: requests of its clients, bytes to and from members, bytes of
-//! fetches. The loop reads it once a second; whoever counts waits for nobody.
+//! fetches. The loop reads it once a second; whoever counts waits for no one.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

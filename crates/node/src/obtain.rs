@@ -57,7 +57,7 @@ pub struct Obtaining<'a> {
 struct LeftToOthers {
     /// How many chunks were missing, and since when no more of them came.
     since: Option<(usize, Instant)>,
-    /// Chunks that did not come in that time: they are left to nobody any more.
+    /// Chunks that did not come in that time: they are left to no one any more.
     waited_out: BTreeSet<ChunkRef>,
 }
 

@@ -25,7 +25,7 @@ pub const TRIES: u32 = 3;
 const DIGITS: usize = 9;
 /// Tokens that may be open at once.
 const TOKENS_MAX: usize = 16;
-/// Random bytes of a token: nobody guesses them, so tries are not counted.
+/// Random bytes of a token: no one guesses them, so tries are not counted.
 const TOKEN_BYTES: usize = 16;
 /// Longest message of an exchange.
 const MESSAGE_BYTES_MAX: usize = 64;

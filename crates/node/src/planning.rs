@@ -1,4 +1,4 @@
-//! Plans that nobody carries out: what a [`PlanQuery`] asks of the planner, and what comes of it in words of
+//! Plans that no one carries out: what a [`PlanQuery`] asks of the planner, and what comes of it in words of
 //! the API.
 //!
 //! `exo plan` uses it for clusters that a file describes. On the one that runs, the coordinator says with
@@ -105,7 +105,7 @@ pub fn apply(query: &PlanQuery, request: &mut PlanRequest) -> Result<(), QueryEr
     Ok(())
 }
 
-/// The streams of a throughput: as many as there are slots, where nobody says how many.
+/// The streams of a throughput: as many as there are slots, where no one says how many.
 fn streams_of(asked: Option<u32>, slots: u32) -> Result<u32, QueryError> {
     match asked {
         Some(streams) if streams > slots => Err(QueryError::FewSlots { streams, slots }),

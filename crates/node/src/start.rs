@@ -207,7 +207,7 @@ fn log(message: Message) {
     }
 }
 
-/// A private node looks for nobody; whom a person named it asks, without a port. A member is one wherever it
+/// A private node looks for no one; whom a person named it asks, without a port. A member is one wherever it
 /// is started: without its cluster it could place nothing.
 fn keep_private(config: &mut NodeConfig, trust: &TrustLog) {
     config.is_private &= trust.view().members().len() <= 1;
@@ -352,7 +352,7 @@ fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {
     Ok((store, warnings.iter().map(ToString::to_string).collect()))
 }
 
-/// Why the join window lets nobody else in, if this machine is reachable from anywhere or on public networks.
+/// Why the join window lets no one else in, if this machine is reachable from anywhere or on public networks.
 fn public() -> Option<String> {
     let here = exo_discovery::Surroundings::ask(Path::new("/")).ok()?;
     if let Some(address) = here.public_address() {

@@ -27,7 +27,7 @@ pub struct WindowFound {
 }
 
 /// For how long the window was open before this run, by the time that nodes ran. A date before one that was
-/// seen counts as all of it: how much time has gone by since then, nobody knows.
+/// seen counts as all of it: how much time has gone by since then, no one knows.
 pub fn ran(kept: &WindowTime, now_unix_s: u64) -> Duration {
     let went_back = now_unix_s.saturating_add(SLACK_S) < kept.seen_unix_s;
     Duration::from_secs(if went_back { JOIN_WINDOW_S } else { kept.ran_s })

@@ -28,7 +28,7 @@ impl QuantError {
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum QuantError {
-    /// The source is quantised, and nobody said that rounding twice is meant.
+    /// The source is quantised, and no one said that rounding twice is meant.
     #[error("tensor {tensor} of {model} is {dtype} already; rounding it again to {target} loses twice")]
     AlreadyQuantised { model: String, tensor: String, dtype: DType, target: Target },
     #[error("the tokenizer of {model} cannot be written to a GGUF file")]

@@ -97,7 +97,7 @@ fn create_locked(folder: &Path) -> io::Result<NamedTempFile> {
     for _ in 0..CREATE_TRIES {
         let file = builder.tempfile_in(folder)?;
         let is_seized = matches!(file.as_file().try_lock(), Err(TryLockError::WouldBlock));
-        // A file system without locks keeps leftovers: nobody can tell them from files at work.
+        // A file system without locks keeps leftovers: no one can tell them from files at work.
         if !is_seized && file.path().exists() {
             return Ok(file);
         }
@@ -105,7 +105,7 @@ fn create_locked(folder: &Path) -> io::Result<NamedTempFile> {
     Err(io::Error::other(format!("{CREATE_TRIES} new files were removed at once by another program")))
 }
 
-/// Removes what writers left that were killed: files of our names that nobody has locked.
+/// Removes what writers left that were killed: files of our names that no one has locked.
 fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();

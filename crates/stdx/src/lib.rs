@@ -51,7 +51,7 @@ pub fn is_out_of_files(error: &io::Error) -> bool {
     system::is_out_of_files(error)
 }
 
-/// Gives a finished file its name, and only if nobody has that name: of two that try, the second gets
+/// Gives a finished file its name, and only if no one has that name: of two that try, the second gets
 /// [`io::ErrorKind::AlreadyExists`]. Lasting when this returns. The draft's name may stay, and is the
 /// caller's to remove.
 ///

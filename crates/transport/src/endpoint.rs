@@ -106,7 +106,7 @@ impl Endpoint {
         })))
     }
 
-    /// An endpoint without a port: nobody connects to it, and it accepts nothing. Needs a tokio runtime.
+    /// An endpoint without a port: no one connects to it, and it accepts nothing. Needs a tokio runtime.
     pub fn without_port(options: Options) -> Result<Self, BindError> {
         let Options { listen, key, members, protocols, handshake_max, renewal, .. } = options;
         let identity = Identity::new(&key).map_err(|e| BindError::Tls(e.to_string()))?;

@@ -1,5 +1,5 @@
 //! Who may have a join exchange: few at once, and of one address fewer and not too often, so that one host
-//! keeps nobody else out.
+//! keeps no one else out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};

@@ -49,7 +49,7 @@ impl MemberSet {
         self.0.borrow().len()
     }
 
-    /// Whether nobody may connect.
+    /// Whether no one may connect.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -77,7 +77,7 @@ impl Identity {
         self.server_config(Accept::Anyone, ALPN_JOIN)
     }
 
-    /// Connects to `peer` and to nobody else.
+    /// Connects to `peer` and to no one else.
     pub(crate) fn client(
         &self,
         peer: NodeId,

@@ -4,13 +4,13 @@
 //! graph: halves of a split cluster go on by themselves, and their entries are put together when they meet.
 //! The cluster *is* the hash of its founding entry. Every node checks every entry ([`TrustLog::insert`])
 //! wherever it comes from, and then they all come to the same [`View`], in whatever order the entries
-//! arrived: nobody has to be believed who carries them.
+//! arrived: no one has to be believed who carries them.
 //!
 //! What an entry needs when it comes:
 //!
 //! - its signature, by a node that is an admin after the entries it follows (and by no later word alone);
 //! - all the entries it follows: with one of them missing it is a gap, and is asked for again;
-//! - an act that is possible there: nobody removed is admitted, the only admin is not dismissed.
+//! - an act that is possible there: no one removed is admitted, the only admin is not dismissed.
 //!
 //! What was signed at the same time on two sides is settled by rules that give the same answer everywhere
 //! (the module `judge`):

@@ -1,7 +1,7 @@
 //! Text that came from elsewhere, made fit for a terminal, a list of names or a command line.
 //!
 //! Names, reasons, device descriptions and answers of models are data. A terminal obeys control characters,
-//! and a reader is misled by characters that turn text around or that nobody sees; neither gets through here.
+//! and a reader is misled by characters that turn text around or that no one sees; neither gets through here.
 
 use std::borrow::Cow;
 
@@ -18,7 +18,7 @@ pub fn is_terminal_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{206F}' | '\u{FFF9}'..='\u{FFFB}')
 }
 
-/// Whether nobody sees this character: Unicode's ignorable and filler characters. Two names that look the
+/// Whether no one sees this character: Unicode's ignorable and filler characters. Two names that look the
 /// same must not differ by them.
 fn is_invisible(c: char) -> bool {
     matches!(c,
@@ -28,7 +28,7 @@ fn is_invisible(c: char) -> bool {
         | '\u{E0000}'..='\u{E0FFF}')
 }
 
-/// One line that can be shown: what a terminal obeys or nobody sees becomes U+FFFD, ends of lines and tabs
+/// One line that can be shown: what a terminal obeys or no one sees becomes U+FFFD, ends of lines and tabs
 /// become spaces. A text of more than `chars_max` characters is cut, and says by how much.
 pub fn printable(text: &str, chars_max: usize) -> String {
     let shown = |c: char| match c {
@@ -57,7 +57,7 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     Cow::Owned(kept.map(|c| if is_refused(c) { REPLACED } else { c }).collect())
 }
 
-/// A name that somebody gave, fit to be kept: without what a terminal obeys or nobody sees, without space
+/// A name that somebody gave, fit to be kept: without what a terminal obeys or no one sees, without space
 /// around it, and at most `chars_max` characters, of which the last is `…` if it was cut. May be empty.
 pub fn clean_name(name: &str, chars_max: usize) -> String {
     let kept = |c: &char| !is_terminal_control(*c) && !is_invisible(*c);

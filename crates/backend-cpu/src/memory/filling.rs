@@ -8,7 +8,7 @@ use super::Slice;
 /// A [`Slice`] that is filled once, in order.
 #[derive(Debug)]
 pub(crate) struct Filling {
-    /// Reached through its start only: nobody refers to the whole of it before all of it is filled.
+    /// Reached through its start only: no one refers to the whole of it before all of it is filled.
     slice: Slice,
     filled: AtomicUsize,
     /// Of whoever fills.
@@ -47,7 +47,7 @@ impl Filling {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.filled.load(Ordering::Relaxed);
         let len = len.min(self.len() - at);
-        // SAFETY: within the slice and behind what is filled, so nobody reads it; the turn keeps other
+        // SAFETY: within the slice and behind what is filled, so no one reads it; the turn keeps other
         // writers out.
         write(unsafe { std::slice::from_raw_parts_mut(self.start().add(at), len) });
         self.filled.store(at + len, Ordering::Release);

@@ -81,7 +81,7 @@ pub(super) unsafe fn unmap(start: NonNull<u8>, len: usize) {
 /// Gives the memory of whole large pages back and keeps the addresses, which read as zeros.
 ///
 /// # Safety
-/// The range is part of what [`map`] gave, and nobody relies on what it holds.
+/// The range is part of what [`map`] gave, and no one relies on what it holds.
 pub(super) unsafe fn discard(start: NonNull<u8>, len: usize) {
     // SAFETY: the caller's promise.
     unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) };

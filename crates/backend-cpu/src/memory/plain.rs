@@ -11,11 +11,11 @@ pub(super) fn map(_len: usize, _pages: PageSize) -> Option<(NonNull<u8>, usize)>
 }
 
 /// # Safety
-/// Nothing was mapped, so nobody can call it.
+/// Nothing was mapped, so no one can call it.
 pub(super) unsafe fn unmap(_start: NonNull<u8>, _len: usize) {}
 
 /// # Safety
-/// Nothing was mapped, so nobody can call it.
+/// Nothing was mapped, so no one can call it.
 pub(super) unsafe fn discard(_start: NonNull<u8>, _len: usize) {}
 
 /// The system does not tell.

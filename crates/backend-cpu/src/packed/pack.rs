@@ -16,7 +16,7 @@ use crate::scales_6_bit;
 const ROWS: usize = 4;
 
 /// Packs up to sixteen rows of `cols` columns as they are stored, one after another in `rows`. Rows that are
-/// not there become zeros: their products are finite and nobody reads them.
+/// not there become zeros: their products are finite and no one reads them.
 ///
 /// Panics unless `rows` are 1 to 16 whole rows and `out` is one group.
 pub(crate) fn pack_group(dtype: DType, cols: usize, rows: &[u8], out: &mut [Line]) {

@@ -6,7 +6,7 @@
 //!
 //! Each thread has a *slot* with the number of pieces claimed from its share, tagged with the generation.
 //! Claiming is a compare-and-swap on that word by whoever wants a piece, and it is all a worker does to take
-//! part: nobody registers.
+//! part: no one registers.
 //!
 //! Why a claimed piece's `work` is alive: the caller leaves a job only when all of its pieces are done. A
 //! claim tagged with the job's own generation succeeds only while a piece of that share is unclaimed, hence

@@ -23,7 +23,7 @@ impl Member<'_> {
         self.start.wait();
     }
 
-    /// Whether to go on for another round: one member's clock decides for all, so that nobody waits alone.
+    /// Whether to go on for another round: one member's clock decides for all, so that no one waits alone.
     pub fn go_on(&self, began: Instant, time: Duration) -> bool {
         if self.start.wait().is_leader() {
             self.stop.store(began.elapsed() >= time, Ordering::Relaxed);

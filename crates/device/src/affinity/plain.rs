@@ -1,4 +1,4 @@
-//! Systems whose threads cannot be kept to cores, or where nobody has tried.
+//! Systems whose threads cannot be kept to cores, or where no one has tried.
 
 use super::{ConfineError, CoreList};
 

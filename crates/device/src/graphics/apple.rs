@@ -115,7 +115,7 @@ impl Entry {
     }
 }
 
-/// Tables that lie deeper than `depth` are left out, as are values of kinds that nobody needs.
+/// Tables that lie deeper than `depth` are left out, as are values of kinds that no one needs.
 fn table(dictionary: &CFDictionary, depth: usize) -> Table {
     // SAFETY: the kernel's tables have texts as keys and objects as values.
     let dictionary = unsafe { dictionary.cast_unchecked::<CFString, CFType>() };

@@ -56,7 +56,7 @@ pub(super) fn sensors(pci_address: &str, accelerators: &[Accelerator]) -> Monito
     }
 }
 
-/// What nobody holds of the memory of the card at this address.
+/// What no one holds of the memory of the card at this address.
 pub(super) fn memory_free_bytes(
     pci_address: &str,
     memory_bytes: Option<u64>,

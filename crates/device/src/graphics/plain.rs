@@ -15,7 +15,7 @@ pub fn memory_free_bytes(_root: &Path, _pci_address: &str) -> Option<u64> {
 }
 
 pub fn add_memory(_card: &mut GraphicsCard) {
-    // Nobody tells.
+    // No one tells.
 }
 
 pub fn sensors(_pci_address: &str) -> Monitor {

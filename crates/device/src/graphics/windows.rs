@@ -74,7 +74,7 @@ impl Bus {
         // SAFETY: nothing but constants is handed over.
         let list =
             unsafe { SetupDiGetClassDevsW(None, w!("PCI"), None, DIGCF_ALLCLASSES | DIGCF_PRESENT) }.ok()?;
-        // SAFETY: the list was made for us and is ended by nobody else.
+        // SAFETY: the list was made for us and is ended by no one else.
         Some(Self(unsafe { Owned::new(list) }))
     }
 
@@ -203,7 +203,7 @@ impl Adapter {
 
 impl Drop for Adapter {
     fn drop(&mut self) {
-        // SAFETY: we opened it, and nobody else has it. Of a failure nothing follows that could be done.
+        // SAFETY: we opened it, and no one else has it. Of a failure nothing follows that could be done.
         let _ = unsafe { D3DKMTCloseAdapter(&D3DKMT_CLOSEADAPTER { hAdapter: self.0 }) };
     }
 }

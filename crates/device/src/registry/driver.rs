@@ -8,7 +8,7 @@ use super::{Quarantine, REASON_CHARS_MAX, Registry};
 /// Backends that are kept.
 const DRIVERS_MAX: usize = 16;
 
-/// The driver behind a backend, which nobody asks for a while.
+/// The driver behind a backend, which no one asks for a while.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Driver {
     pub(super) quarantine: Quarantine,

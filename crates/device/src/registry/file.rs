@@ -75,7 +75,7 @@ pub(super) enum Damage {
     LongText { what: &'static str, of: String },
 }
 
-/// Nobody else changes the registry of a folder, or tries what is new for it, until this is dropped.
+/// No one else changes the registry of a folder, or tries what is new for it, until this is dropped.
 #[derive(Debug)]
 pub struct RegistryLock {
     _file: File,

@@ -41,7 +41,7 @@ impl Nvml {
         card.uuid = card.uuid.take().or_else(|| told.uuid().ok());
     }
 
-    /// Bytes of the memory of the card at `pci_address` that nobody holds.
+    /// Bytes of the memory of the card at `pci_address` that no one holds.
     pub fn memory_free_bytes(&self, pci_address: &str) -> Option<u64> {
         self.0.device_by_pci_bus_id(pci_address).ok()?.memory_info().ok().map(|memory| memory.free)
     }

@@ -74,7 +74,7 @@ impl Sid {
     }
 }
 
-/// Who made this pipe: nobody can name another user than themselves as the owner, but for the system's own
+/// Who made this pipe: no one can name another user than themselves as the owner, but for the system's own
 /// services.
 pub fn owner_of(pipe: &impl AsRawHandle) -> io::Result<Sid> {
     let mut owner = PSID::default();
@@ -110,7 +110,7 @@ unsafe impl Send for Descriptor {}
 unsafe impl Sync for Descriptor {}
 
 impl Descriptor {
-    /// The user owns it and may do all; so may the system; nobody else anything.
+    /// The user owns it and may do all; so may the system; no one else anything.
     pub fn for_user(user: &Sid) -> io::Result<Self> {
         Self::from_text(&format!("O:{user}D:P(A;;GA;;;{user})(A;;GA;;;SY)"))
     }

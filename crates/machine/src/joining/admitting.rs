@@ -58,7 +58,7 @@ impl AdmissionRequest {
 enum Decision {
     /// It is answered at once.
     Answer(JoinAnswer),
-    /// Nobody said that it may, and it does not come in on sight for this: a person decides.
+    /// No one said that it may, and it does not come in on sight for this: a person decides.
     ShowToPeople(JoinRefusal),
     /// This node's key signs that it is a member.
     Admit {
@@ -291,7 +291,7 @@ impl Joining {
         out.push(JoiningOutput::Stale);
     }
 
-    /// Says how many asked of whom nobody was told.
+    /// Says how many asked of whom no one was told.
     pub(super) fn sum_up_requests(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         if let Some(count) = self.requests.summary(ctx.now.time) {
             notice(out, Notice::ManyAsk { count });

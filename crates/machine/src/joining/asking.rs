@@ -14,7 +14,7 @@ use super::{
 use crate::{Effect, JoinEffect, Notice, TrustMessage, TrustNews};
 
 /// For a fresh node with a higher key to ask, after which this one asks it: it may not be able to. A machine
-/// with a public address asks nobody that no person named, and what one machine hears of another the other
+/// with a public address asks no one that no person named, and what one machine hears of another the other
 /// may not hear of it.
 const HIGHER_ASKS_WITHIN: Duration = Duration::from_secs(6);
 /// A fresh node founds no cluster with another before it has heard of no further one for so long. What one
@@ -127,7 +127,7 @@ enum Rank {
     LowestFresh,
     /// Silent when it was asked, or refused, or at an address that stalls.
     Silent,
-    /// It has a higher key, and nobody has a lower one: it should have asked.
+    /// It has a higher key, and no one has a lower one: it should have asked.
     Overdue,
 }
 
@@ -316,7 +316,7 @@ impl Joining {
     /// Whether this stranger has to say who it is before it is asked. Names cost nothing, and one attempt at
     /// a time is needed lest this node joins two clusters: so a network with many silent names would cost the
     /// time of each. But many may be asked at once who they are, since nothing follows from that. Where
-    /// nobody plays tricks, the attempts that fail are few and this costs no time. More names than there is
+    /// no one plays tricks, the attempts that fail are few and this costs no time. More names than there is
     /// room for count as failed attempts: the one that is asked first, the lowest, would be another before it
     /// is asked.
     pub(super) fn must_prove(&self, stranger: &Stranger) -> bool {
@@ -408,7 +408,7 @@ impl Joining {
                 (stranger.proven, stranger.is_fresh) = (Some(now), *fresh);
                 (stranger.failures, stranger.next) = (0, now);
             }
-            // It is of another group, or no node that this one knows how to join: nobody waits for it.
+            // It is of another group, or no node that this one knows how to join: no one waits for it.
             Ok(_) => {
                 (stranger.proven, stranger.has_refused) = (Some(now), true);
                 (stranger.failures, stranger.next) = (0, now + RETRY_REFUSED);

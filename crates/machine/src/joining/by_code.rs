@@ -73,7 +73,7 @@ impl Joining {
         self.advance(ctx, out);
     }
 
-    /// Asks the next who may have given the code out, or says why nobody let this node in.
+    /// Asks the next who may have given the code out, or says why no one let this node in.
     pub(super) fn ask_by_code(&mut self, ctx: &Context<'_>, out: &mut Vec<JoiningOutput>) {
         let now = ctx.now.time;
         let is_busy = self.attempt.is_some() || self.grant.is_some() || !self.admissions.is_empty();

@@ -83,7 +83,7 @@ impl Joining {
         for node in wanted {
             self.trust_polls.entry(node).or_insert(TrustPoll { at: now + FIRST, is_asked: false });
         }
-        // Whoever was not asked for longest comes first, members before strangers: silent ones keep nobody
+        // Whoever was not asked for longest comes first, members before strangers: silent ones keep no one
         // out.
         let due = self.trust_polls.iter().filter(|(_, asked)| !asked.is_asked && asked.at <= now);
         let mut due: Vec<_> =

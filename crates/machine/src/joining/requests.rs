@@ -23,7 +23,7 @@ const REFUSED_MAX: usize = 64;
 const NOTICES: u32 = 4;
 /// After them, one in so much time; none while lines say how many more asked.
 const NOTICE_EVERY: Duration = Duration::from_secs(60);
-/// From the first of whom nobody was told to the line that says how many.
+/// From the first of whom no one was told to the line that says how many.
 const SUMMARY_AFTER: Duration = Duration::from_secs(5);
 /// Between two such lines.
 const SUMMARY_EVERY: Duration = Duration::from_secs(60);
@@ -77,7 +77,7 @@ pub(super) struct Requests {
     /// Notices given of the last few, before those that time has given back.
     notices: u32,
     notices_since: Time,
-    /// Requests of which nobody was told.
+    /// Requests of which no one was told.
     unreported: u32,
     summary_at: Time,
 }
@@ -163,7 +163,7 @@ impl Requests {
         true
     }
 
-    /// The oldest goes of those of which nobody was told.
+    /// The oldest goes of those of which no one was told.
     fn make_room(&mut self, now: Time) {
         let mut told: Vec<(Time, NodeId)> =
             self.all.iter().filter_map(|(node, r)| Some((r.told?, *node))).collect();
@@ -179,7 +179,7 @@ impl Requests {
         }
     }
 
-    /// How many asked of whom nobody was told, once that is to be said.
+    /// How many asked of whom no one was told, once that is to be said.
     pub(super) fn summary(&mut self, now: Time) -> Option<u32> {
         if self.unreported == 0 || now < self.summary_at {
             return None;

@@ -106,7 +106,7 @@ impl ChunkShare<'_> {
         is_any
     }
 
-    /// The next chunk that the member is to be asked for, and nobody else then.
+    /// The next chunk that the member is to be asked for, and no one else then.
     pub fn take_next(&self, now: Instant) -> Option<ChunkRef> {
         let mut state = self.shared.lock();
         let ShareState { waiting, sources, .. } = &mut *state;

@@ -143,7 +143,7 @@ enum HeldPart {
 }
 
 impl MemberCopy {
-    /// Of a file that a member fetches: as of a model that is this file alone, of which nobody knows a hash.
+    /// Of a file that a member fetches: as of a model that is this file alone, of which no one knows a hash.
     fn partial(member: String, holder: Holder, file: &WantedFile<'_>, held: ChunkBits) -> Self {
         let (size, head_bytes, shared, chunks) = (file.size, 0, Vec::new(), Vec::new());
         let entry = FileEntry { name: String::new(), size, head_bytes, shared, chunks };

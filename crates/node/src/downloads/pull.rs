@@ -90,7 +90,7 @@ impl Pull {
         self.request_with_token() == *request
     }
 
-    /// Lets go of the token of a download that nobody has go on for long. Never ends.
+    /// Lets go of the token of a download that no one has go on for long. Never ends.
     async fn forget_token_in_time(&self) {
         tokio::time::sleep(TOKEN_MAX).await;
         self.lock().token = None;
@@ -333,7 +333,7 @@ impl Pull {
         }
         let fetched = self.fetch_files(shared, client, plan, options, &room.claim, cancel);
         // The next attempt, or another process that fetches to this folder, does not read these files again.
-        // After any other failure nobody may come for them.
+        // After any other failure no one may come for them.
         if fetched.as_ref().is_err_and(|error| !error.is_interruption()) {
             linked.iter().for_each(|path| _ = std::fs::remove_file(path));
         }
@@ -727,7 +727,7 @@ async fn attempt(
 }
 
 impl DownloadsInner {
-    /// [`DownloadsInner::cluster_for`], once members have said what they have; `None` where nobody says.
+    /// [`DownloadsInner::cluster_for`], once members have said what they have; `None` where no one says.
     /// Blocks.
     fn cluster_now(&self, reference: &Reference, in_layers: bool, cancel: &Cancel) -> Option<FitsCluster> {
         Handle::current().block_on(async {

@@ -225,7 +225,7 @@ impl Embedding {
                 prompt_tokens,
                 query: PromptQuery::Embedding(self.pooling),
             },
-            // The report comes with a token, which nobody is told.
+            // The report comes with a token, which no one is told.
             max_tokens: 1,
             vocab: self.open.model.config.vocab,
             stop_tokens: Vec::new(),

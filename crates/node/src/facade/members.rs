@@ -23,15 +23,15 @@ use crate::questions::NoAnswer;
 const JOIN_MAX: Duration = Duration::from_secs(45);
 /// Longest sentence about a join that came to nothing, in characters: names of other nodes are in it.
 const FAILURE_CHARS_MAX: usize = 4000;
-/// How long a token lasts if nobody says, and at most.
+/// How long a token lasts if no one says, and at most.
 const TOKEN_HOURS: u32 = 24;
 const TOKEN_HOURS_MAX: u32 = 24 * 30;
-/// How long a door is open that a person opens, if nobody says, and at most.
+/// How long a door is open that a person opens, if no one says, and at most.
 const DOOR_MINUTES: u32 = 10;
 const DOOR_MINUTES_MAX: u32 = 60;
 /// Of a change of the members.
 const NOT_ON_DISK: &str = "the change was not on this node's disk";
-/// Why nobody is let in there.
+/// Why no one is let in there.
 const NO_PORT: &str = "this node runs for one command and has no port for others; start one with `exo`";
 /// Nodes that a token may let in: a cluster has no more.
 const TOKEN_USES_MAX: u32 = 64;

@@ -119,7 +119,7 @@ impl NodeFacade {
         if let Some(model) = listed.into_iter().find(|model| model.id == id) {
             return Ok(model);
         }
-        // It is loaded, and no list has what nobody has the file of.
+        // It is loaded, and no list has what no one has the file of.
         let details = Details::of(&self.library.open(resolved.id, &resolved.holders).await?.model);
         let instances = self.instances().await?.into_iter().filter(|i| i.model() == resolved.id);
         let held = ModelHolders {

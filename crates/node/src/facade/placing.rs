@@ -20,7 +20,7 @@ use crate::questions::{name_in, other_answer, plan_facts, planner_inputs, refuse
 use crate::smaller::smaller;
 use exo_accelerators::chain;
 
-/// For the searches of a plan that nobody carries out; the last one may take some seconds more.
+/// For the searches of a plan that no one carries out; the last one may take some seconds more.
 const DRY_RUN_MAX: Duration = Duration::from_secs(20);
 /// For how it would fit that was refused: the refusal waits for it.
 const SMALLER_MAX: Duration = Duration::from_secs(5);
@@ -282,7 +282,7 @@ fn smaller_text(
     found.iter().map(|what| format!("; it fits {what}")).collect()
 }
 
-/// Which parameter asks for a cache that cannot be: of what the node's settings decide nobody is told as if
+/// Which parameter asks for a cache that cannot be: of what the node's settings decide no one is told as if
 /// it were theirs.
 fn cache_param(request: &PlaceRequest) -> &'static str {
     match request {

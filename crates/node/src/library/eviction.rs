@@ -116,7 +116,7 @@ impl Eviction {
         lock(&self.state).disk.clone()
     }
 
-    /// Nobody else deletes models as long as what is returned is there.
+    /// No one else deletes models as long as what is returned is there.
     pub async fn turn(&self) -> OwnedMutexGuard<()> {
         self.turn.clone().lock_owned().await
     }
@@ -377,7 +377,7 @@ impl Library {
         let leaving = Leaving::begin(&self.room.state, leaving);
         let is_listed = list_again(&self.room.node).await;
         tokio::time::sleep(NOTICE).await;
-        // Of what is not listed yet nobody has heard in time.
+        // Of what is not listed yet no one has heard in time.
         let may_go = if is_listed { self.removable().await.unwrap_or_default() } else { Vec::new() };
         // Who was asked for meanwhile stays.
         let is_same = |record: &&ModelRecord| {
@@ -415,7 +415,7 @@ impl Library {
         None
     }
 
-    /// Notes what is placed here on the disk, from time to time, and lets go of what nobody needed, until the
+    /// Notes what is placed here on the disk, from time to time, and lets go of what no one needed, until the
     /// node stops.
     pub async fn look_after(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let (mut before, mut noted_at) = (BTreeSet::new(), tokio::time::Instant::now());

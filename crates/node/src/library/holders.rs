@@ -162,7 +162,7 @@ impl<'a> Rounds<'a> {
         Self { began: Instant::now(), count: 0, next: holders.iter().collect(), reasons: Vec::new() }
     }
 
-    /// Whom to ask now, after a wait between two rounds. Nobody: it is given up.
+    /// Whom to ask now, after a wait between two rounds. No one: it is given up.
     async fn begin(&mut self) -> Vec<&'a Holder> {
         let is_over = self.count >= ROUNDS_MAX || self.began.elapsed() > ROUNDS_WITHIN;
         if self.next.is_empty() || is_over {

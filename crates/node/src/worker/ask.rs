@@ -47,7 +47,7 @@ pub enum AskError {
         "the process that asked the {backend} driver was told to stop ({status}); nothing is known of it"
     )]
     Stopped { backend: Backend, status: ExitStatus },
-    /// Nobody waits for it any more.
+    /// No one waits for it any more.
     #[error("the {backend} driver is not asked any more")]
     Cancelled { backend: Backend },
     #[error("the process that asked the {backend} driver answered something else than was asked")]

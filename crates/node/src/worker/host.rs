@@ -196,7 +196,7 @@ impl Line {
         self.feed(stdin, load, inbox);
     }
 
-    /// Writes what there is to do, until nobody has anything more.
+    /// Writes what there is to do, until no one has anything more.
     fn feed(&self, stdin: ChildStdin, load: LoadShard, inbox: &Receiver<Order>) {
         let mut to = FrameWriter::new(stdin);
         match to.write(&ToWorker::Load(Box::new(load)), &[]) {

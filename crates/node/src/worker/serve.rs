@@ -106,7 +106,7 @@ impl Reader {
                     break;
                 }
             };
-            // Nobody takes them any more once serving has ended.
+            // No one takes them any more once serving has ended.
             match message {
                 ToWorker::Open(ask) => drop(self.orders.send(Order::Open(ask))),
                 ToWorker::Survey(ask) => drop(self.orders.send(Order::Survey(ask))),
