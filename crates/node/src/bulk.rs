@@ -379,8 +379,8 @@ impl Fetcher {
     pub async fn held(&mut self, manifest: &Manifest) -> Result<PeerChunks, FetchError> {
         let (holder, model) = (self.holder, manifest.root());
         self.ask(&Ask::Held(model)).await?;
-        // Numbers of chunks take 2 to 10 bytes, and are 8 in memory, and a run is a number more: a longer list
-        // is refused before it is one.
+        // Numbers of chunks take 2 to 10 bytes, and are 8 in memory; a run has one more. A longer list is
+        // refused before it is one.
         let lists_bytes_max = 10 * COMING_MAX as u64 + 15 * WANTED_RUNS_MAX as u64;
         let bytes_max = HeldMap::encoded_len(manifest) + lists_bytes_max + 30;
         let bytes = self.answer(bytes_max).await?;
