@@ -1,6 +1,6 @@
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::{
-    CardChange, CardEvent, DeviceReport, LinkReport, LoadReport, NodeMeasurements, Traffic,
+    CardChange, CardEvent, DeviceReport, FetchSource, LinkReport, LoadReport, NodeMeasurements, Traffic,
 };
 use exo_cluster::{EngineId, Event, InstanceRequest, LoadFailure, LoadFault, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
