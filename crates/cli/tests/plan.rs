@@ -708,6 +708,13 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     for field in ["prefill_read_gb_s", "attention_tflops", "gactivations_s", "layer_us"] {
         assert!(text.contains(&format!("\n{field} = ")), "measured and written: {text}");
     }
+    let layer = node.get("/exo/v1/cluster")["nodes"][0]["devices"][0]["layer_rates"].clone();
+    let of_kv = &layer["kv_read_bytes_per_s"];
+    for of in ["f32", "f16", "q8"] {
+        assert!(of_kv[of].as_f64() > Some(0.0), "{of_kv}");
+        let written = text.split_once("kv_gb_s_by_type").is_some_and(|(_, behind)| behind.contains(of));
+        assert!(written, "measured and written: {text}");
+    }
     let described = planned(&node.exo(&["plan", "zeros", "--cluster", saved.to_str().unwrap(), "--json"]));
     assert_eq!(described["devices"][0]["rates"][0]["source"], "measured", "{described}");
     // It is kept, and nothing is measured again.

@@ -195,6 +195,7 @@ impl FitsCluster {
         PlanRequest {
             slots,
             cache_tokens,
+            kv,
             links: self.links.clone(),
             disks: model.disks.clone(),
             weight_types: model.weight_types.clone(),

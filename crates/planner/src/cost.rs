@@ -5,7 +5,7 @@
 //! has a rate of its own, else as the device holds them), `r` the rate at which it reads their type, `F`
 //! the operations of a row, `f` their rate (with weights of several types the times of each are added,
 //! operations shared as elements are), `K` the bytes of keys and values a token has in the layer, `k` the
-//! rate at which attention reads them, `w` the rate at which a prefill waits for weights beside computing
+//! rate at which attention of one row reads those of their type, `w` the rate at which a prefill waits for weights beside computing
 //! with them, `a` the rate at which attention computes with those of a prompt, `C` the width of a hidden
 //! state, `A` that of attention, `U` the activations of a row (`F/2C`, as many outputs of `C` inputs),
 //! `u` the rate at which norms, rotations, the KV write, the activation function and sums pass them,
@@ -199,7 +199,7 @@ impl<'a> Costs<'a> {
                     read: rate(rates.read_of(dtype)),
                     flops: rate(rates.flops_of(dtype)),
                 }),
-                kv: rate(rates.kv_bytes_per_s),
+                kv: rate(rates.kv_of(request.kv)),
                 prefill_read: rate(rates.prefill_read_bytes_per_s),
                 attention: rate(rates.attention_flops_per_s),
                 activations: rate(rates.activations_per_s),

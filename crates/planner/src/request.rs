@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exo_types::{
-    DeviceFacts, DeviceId, DiskRoom, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size,
+    DeviceFacts, DeviceId, DiskRoom, KvDType, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size,
 };
 
 use crate::disk_bound::DiskBound;
@@ -31,6 +31,8 @@ pub struct PlanRequest {
     pub slots: u32,
     /// Tokens of keys and values every stage must hold, over all sequences.
     pub cache_tokens: u32,
+    /// How they are stored; `shape` counts their bytes accordingly.
+    pub kv: KvDType,
     /// Every device of the cluster, those that cannot be used included: each gets a reason.
     pub devices: Vec<PlanDevice>,
     /// Measured paths between nodes.
@@ -68,6 +70,7 @@ impl PlanRequest {
             context_tokens,
             slots: 1,
             cache_tokens: context_tokens,
+            kv: KvDType::default(),
             devices,
             links: Vec::new(),
             objective: Objective::Latency,

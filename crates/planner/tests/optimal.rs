@@ -9,8 +9,8 @@ use exo_planner::{
     validate, workspace_bytes,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, MemoryDomain, ModelShape,
-    NodeId, Shard, Stage, TypeBytes, WeightTypes,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, KvDType, LayerRange, LayerShape, MemoryDomain,
+    ModelShape, NodeId, Shard, Stage, TypeBytes, WeightTypes,
 };
 
 const MIB: u64 = 1 << 20;
@@ -435,6 +435,7 @@ fn with_odd_numbers(draws: &mut Draws, objective: u64) -> PlanRequest {
             flops_per_s: odd(draws),
             flops_by_type: typed(draws),
             kv_bytes_per_s: odd(draws),
+            kv_by_type: KvDType::ALL.into_iter().filter_map(|kv| Some((kv, odd(draws)?))).collect(),
             prefill_read_bytes_per_s: odd(draws),
             attention_flops_per_s: odd(draws),
             activations_per_s: odd(draws),

@@ -41,6 +41,7 @@ pub(super) fn of(
         weight_types: wanted.weight_types.as_deref().cloned(),
         slots: placement.slots,
         cache_tokens: placement.cache_tokens,
+        kv: wanted.kv,
         links: link_facts(reports, |node| nodes.contains(&node)),
         ..PlanRequest::new(wanted.shape.clone(), placement.context_tokens, devices)
     };
