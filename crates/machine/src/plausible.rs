@@ -147,10 +147,8 @@ mod tests {
         let (faster, slower) =
             (LayerRates { attention_flops_per_s: 1e13, ..usual }, LayerRates { layer_s: 0.5, ..usual });
         assert_eq!((told(faster), told(slower)), (Some(usual), Some(usual)));
-        let of_kv = |f32, q8| LayerRates {
-            kv_read_bytes_per_s: Some(KvRates { f32, f16: 3e9, q8 }),
-            ..usual
-        };
+        let of_kv =
+            |f32, q8| LayerRates { kv_read_bytes_per_s: Some(KvRates { f32, f16: 3e9, q8 }), ..usual };
         assert_eq!([of_kv(4e12, 2e9), of_kv(4e9, 2e6)].map(told), [Some(usual); 2]);
         let near = LayerRates { attention_flops_per_s: 4e10, layer_s: 1e-4, ..usual };
         assert_eq!(told(near), Some(near));

@@ -297,8 +297,9 @@ pub struct DeviceReason {
     pub device: DeviceId,
     /// For people, one line.
     pub text: String,
-    /// What the plan would cost if it were the other way: without this device, or with it. `None` where there
-    /// is no such plan, or it was not looked for.
+    /// What the plan would cost if it were the other way: without this device, or with it. Among more than 16
+    /// usable devices it is what the plan's devices reach with it. `None` where there is no such plan, or it
+    /// was not looked for.
     pub otherwise_ns: Option<u64>,
 }
 

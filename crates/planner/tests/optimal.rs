@@ -337,6 +337,37 @@ fn each_plan_beside_the_one_that_is_made_is_the_one_that_comes_out_when_it_is_as
     assert!(seen.len() == 3 && seen.values().all(|count| *count > 20), "{seen:?}");
 }
 
+/// Among many devices, too, what one that is left out would do is what comes out when it is pinned beside the
+/// devices of the plan.
+#[test]
+fn among_many_devices_each_that_is_left_out_has_its_number() {
+    for (fit, objective) in
+        [(600, Objective::Latency), (1000, Objective::Latency), (600, Objective::Throughput)]
+    {
+        let mut request = PlanRequest { objective, explain: true, ..unlike(20, 12, fit) };
+        (request.workload.prompt_tokens, request.workload.streams) = (64, 8);
+        let ours = plan(&request).unwrap_or_else(|error| panic!("{error}"));
+        let is_used = |node: NodeId| ours.stages.iter().any(|stage| stage.leader().node == node);
+        for reason in &ours.reasons {
+            if is_used(reason.node) {
+                assert_eq!(reason.otherwise_ns, None, "{}", reason.text);
+                continue;
+            }
+            let told = reason.otherwise_ns.unwrap_or_else(|| panic!("{objective:?}: {}", reason.text));
+            let mut asked = PlanRequest { explain: false, ..request.clone() };
+            asked.devices.retain(|d| is_used(d.node) || d.node == reason.node);
+            let (node, device) = (reason.node, reason.device.clone());
+            asked.pins.push(Pin { node, device, layers: PinLayers::Any });
+            let forced = plan(&asked).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(forced.proof.objective_ns, told, "{objective:?}: {}", reason.text);
+            assert!(ours.proof.lower_bound_ns <= told);
+            let text = &reason.text;
+            assert!(text.starts_with("no layer: adding it ") && text.contains(" takes at most "), "{text}");
+        }
+        assert!(ours.alternatives.iter().all(|one| one.kind == AlternativeKind::Alone));
+    }
+}
+
 /// So many bytes more on the device and it holds the model alone, and one fewer and it does not.
 #[test]
 fn what_a_device_lacks_to_hold_the_model_alone_is_exact() {

@@ -12,10 +12,19 @@ use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, KvDType, Monitor, Tens
 /// What a device was asked, by numbers of weights.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Event {
-    Evicted { weight: u64 },
-    EvictedKv { dtype: KvDType },
+    Evicted {
+        weight: u64,
+    },
+    EvictedKv {
+        dtype: KvDType,
+    },
     /// `kv`: of the caches that its attention reads.
-    Ran { weights: Vec<u64>, bytes: u64, kv: Vec<KvDType>, tokens: usize },
+    Ran {
+        weights: Vec<u64>,
+        bytes: u64,
+        kv: Vec<KvDType>,
+        tokens: usize,
+    },
 }
 
 type Events = Arc<Mutex<Vec<Event>>>;

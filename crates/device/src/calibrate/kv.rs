@@ -4,7 +4,9 @@
 //! out of the caches where a device can do that, else behind weights that no cache holds. What a run costs
 //! whatever it reads is taken off: the same runs with one token to attend to.
 
-use exo_backend::{AttentionBatch, Buffer, Device, Element, KvCache, KvShape, Op, Program, Recording, Stream};
+use exo_backend::{
+    AttentionBatch, Buffer, Device, Element, KvCache, KvShape, Op, Program, Recording, Stream,
+};
 use exo_types::{KvDType, KvRates};
 
 use super::{CalibrationError, Chunk, DEADLINE, Evictor, seconds};

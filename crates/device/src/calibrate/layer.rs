@@ -434,8 +434,9 @@ mod tests {
 
     #[test]
     fn what_every_run_costs_is_in_no_rate_and_what_others_take_is_in_all() {
-        let LayerRates { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s, .. } =
-            pieces().rates();
+        let LayerRates {
+            prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s, ..
+        } = pieces().rates();
         for rate in [prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s] {
             assert!((rate / 0.8e9 - 1.0).abs() < 1e-6, "{rate}");
         }
