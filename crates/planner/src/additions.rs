@@ -71,6 +71,7 @@ impl<'a> Additions<'a> {
             cache_tokens: request.cache_tokens,
             kv: request.kv,
             links: between,
+            hop_s: request.hop_s,
             objective: request.objective,
             workload: request.workload,
             pins: request.pins.clone(),

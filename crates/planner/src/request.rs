@@ -37,6 +37,8 @@ pub struct PlanRequest {
     pub devices: Vec<PlanDevice>,
     /// Measured paths between nodes.
     pub links: Vec<LinkFacts>,
+    /// What a hop between nodes takes beside the wire, where answers have shown it.
+    pub hop_s: Option<Figure>,
     /// What the plan should be good at.
     pub objective: Objective,
     /// What the cost is computed for.
@@ -73,6 +75,7 @@ impl PlanRequest {
             kv: KvDType::default(),
             devices,
             links: Vec::new(),
+            hop_s: None,
             objective: Objective::Latency,
             workload: Workload::default(),
             pins: Vec::new(),

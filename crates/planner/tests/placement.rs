@@ -231,6 +231,20 @@ fn a_fetch_pays_within_the_first_answers_or_is_left_out() {
     assert_eq!((&*stages, plan.faster), ("a 0..32", None), "nobody has the file");
 }
 
+/// There and back, between two nodes.
+#[test]
+fn a_hop_takes_beside_the_wire_what_answers_have_shown() {
+    let hop_ns = |hop_s: Option<f64>| {
+        let hop_s = hop_s.map(Figure::measured);
+        let request = PlanRequest { hop_s, ..read("a=2@100 b=2@100", 4, &[]) };
+        plan(&request).expect("fits").predicted.hop_ns
+    };
+    let (assumed, measured) = (hop_ns(None), hop_ns(Some(5e-4)));
+    assert_eq!(measured.expected - assumed.expected, 2 * 450_000, "50 us are assumed");
+    assert!(measured.high - measured.expected >= 2 * 50_000, "{measured:?}");
+    assert_eq!(hop_ns(Some(f64::NAN)), assumed, "absurd");
+}
+
 /// A link that nobody has measured makes the time of a fetch a guess.
 #[test]
 fn the_time_of_a_fetch_over_an_unmeasured_link_is_a_guess() {
