@@ -347,6 +347,8 @@ fn among_many_devices_each_that_is_left_out_has_its_number() {
         (request.workload.prompt_tokens, request.workload.streams) = (64, 8);
         let ours = plan(&request).unwrap_or_else(|error| panic!("{error}"));
         let is_used = |node: NodeId| ours.stages.iter().any(|stage| stage.leader().node == node);
+        // The throughput asks once for each number of stages.
+        let is_searched = work_max > 1 && objective == Objective::Latency;
         for reason in &ours.reasons {
             let text = &reason.text;
             if is_used(reason.node) {
@@ -360,7 +362,7 @@ fn among_many_devices_each_that_is_left_out_has_its_number() {
             let (node, device) = (reason.node, reason.device.clone());
             asked.pins.push(Pin { node, device, layers: PinLayers::Any });
             let forced = plan(&asked).unwrap_or_else(|error| panic!("{error}")).proof.objective_ns;
-            assert!(forced == told || work_max == 1 && forced < told, "{objective:?}: {forced}: {text}");
+            assert!(forced == told || !is_searched && forced < told, "{objective:?}: {forced}: {text}");
             assert!(ours.proof.lower_bound_ns <= told);
         }
         assert!(ours.alternatives.iter().all(|one| one.kind == AlternativeKind::Alone));
