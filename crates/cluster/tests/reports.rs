@@ -4,8 +4,8 @@
 
 use exo_cluster::wire::{ControlMessage, FetchSource, NodeMeasurements, NodeReport, PullReport};
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, NodeFacts,
-    NodeId, Provenance, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, KvRates, LayerRates, LogHead,
+    NodeFacts, NodeId, Provenance, TypeRates,
 };
 
 /// What its corrections are in a report that came.
@@ -139,7 +139,9 @@ fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
         attention_flops_per_s: 8e10,
         activations_per_s: 1e9,
         layer_s: 2e-5,
+        kv_read_bytes_per_s: Some(KvRates { f32: 4e9, f16: 3e9, q8: 2e9 }),
     };
+    let of_kv = |f16| LayerRates { kv_read_bytes_per_s: Some(KvRates { f32: 4e9, f16, q8: 2e9 }), ..good };
     let of = |rates: LayerRates| told(|device| device.layer_rates = Some(rates)).map(|_| ());
     assert_eq!(of(good), Ok(()));
     for absurd in [f64::NAN, 0.0, -1.0, f64::INFINITY, 1e19] {
@@ -148,6 +150,7 @@ fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
             LayerRates { attention_flops_per_s: absurd, ..good },
             LayerRates { activations_per_s: absurd, ..good },
             LayerRates { layer_s: absurd, ..good },
+            of_kv(absurd),
         ] {
             let refused = of(given).unwrap_err();
             assert!(refused.contains("what a layer takes is not positive"), "{given:?}: {refused}");

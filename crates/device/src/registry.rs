@@ -43,8 +43,9 @@ const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 const REASON_CHARS_MAX: usize = 500;
 /// Of what measurements mean: those of another are made again. Files of before 0072 name none, which is 0; a
 /// rate has been without what every run costs since, and a layer with the starts of its products. Those of 1
-/// measured large cards with a chunk of 64 rows, and those of 3 do not say when and in how many passes.
-pub const CALIBRATION_VERSION: u32 = 4;
+/// measured large cards with a chunk of 64 rows, those of 3 do not say when and in how many passes, and those
+/// of 4 have no rate of keys and values.
+pub const CALIBRATION_VERSION: u32 = 5;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;
 

@@ -226,8 +226,8 @@ impl ViewInputs<'_> {
         let total: u64 = reports.iter().map(busy_us).sum();
         let wanted = self.state.instances().get(&placement.instance).map(|i| &i.request);
         let objective = wanted.map(|wanted| wanted.objective);
-        let expected =
-            wanted.and_then(|wanted| prediction::of(placement, wanted, load.as_ref(), self.reports));
+        let known = (self.reports, self.state);
+        let expected = wanted.and_then(|wanted| prediction::of(placement, wanted, load.as_ref(), known));
         let predicted = expected.as_ref().map(|expected| expected.whole);
         let stages = placement.shards().zip(&reports).map(|((at, shard), report)| {
             let share = have_all_told.then(|| busy_us(report) as f64 / total as f64);

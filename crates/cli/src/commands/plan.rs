@@ -143,6 +143,7 @@ fn described(
     let mut request = PlanRequest {
         slots,
         cache_tokens,
+        kv,
         links,
         weight_types,
         ..PlanRequest::new(shape, context_tokens, devices)
