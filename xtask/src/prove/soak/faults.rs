@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::rng::Rng;
 use super::hosts::Hosts;
+use crate::rng::Rng;
 
 /// What can happen to a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
