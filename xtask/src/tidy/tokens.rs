@@ -149,7 +149,8 @@ fn string_len(rest: &str) -> usize {
     rest.len()
 }
 
-/// Whether a file is tests as a whole: by its name or folder, or as one that a `#[cfg(test)] mod name;` names.
+/// Whether a file is tests as a whole: by its name or folder, or as one that a `#[cfg(test)] mod name;`
+/// names.
 fn is_test_file(path: &Path, marked: &[PathBuf]) -> bool {
     path.components().any(|part| part.as_os_str() == "tests")
         || path.file_name().is_some_and(|name| name == "tests.rs")
