@@ -65,7 +65,7 @@ export const telemetry = (view) => ({
     age_s: node.status === "alive" ? 1.2 : node.status === "lost" ? null : 140,
     disk_free_bytes: node.name === "attic" ? null : 212e9,
     disk_room_bytes: node.name === "attic" ? null : 40e9,
-    pulls: node.name !== "attic" ? [] : [{ reference: "hf.co/example/Tiny-GGUF:Q4_K_M", state: "fetching", verified_bytes: 3e9, total_bytes: 12e9, bytes_per_s: 31e6 }],
+    pulls: node.name !== "attic" ? [] : [{ reference: "hf.co/example/Tiny-GGUF:Q4_K_M", state: "fetching", verified_bytes: 3e9, total_bytes: 12e9, bytes_per_s: 31e6, sources: [{ member: "tower", bytes: 1.4e9, bytes_per_s: 21e6 }, { bytes: 0.7e9, bytes_per_s: 10e6 }] }],
     // Counts that grow, as of a model that answers.
     stages: view.instances.flatMap((instance) => instance.stages.flatMap((stage, at) => (stage.node === node.id ? [{ instance: instance.id, model: instance.model, stage: at, device: stage.device, layers: stage.layers, busy_s: (Date.now() / 1000) * (stage.time_share ?? 0), weight_bytes: stage.weight_bytes }] : []))),
     instances: view.instances.filter((instance) => instance.load && instance.stages[0].node === node.id).map((instance) => ({ instance: instance.id, model: instance.model, load: instance.load, steps: Math.floor(Date.now() / 32) })),

@@ -8,10 +8,8 @@
 
 mod args;
 pub mod cells;
-pub mod child;
 mod gap;
 mod guesses;
-pub mod http;
 pub mod load;
 mod report;
 mod serving;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use crate::run;
 use crate::test::{self, Outcome};
+use crate::{run, setup};
 
 const KERNELS: &str = "crates/backend-cuda/kernels";
 /// The compiler of kernels to PTX. Its CUDA version decides which drivers know the PTX.
@@ -157,22 +157,10 @@ fn environment(name: &str) -> anyhow::Result<PathBuf> {
     Ok(run::target_dir()?.join("cuda-tools").join(name))
 }
 
-/// The Python of an environment that has these packages; downloads them the first time.
+/// The Python of an environment that has these packages and no others.
 fn tools(name: &str, requirements: &str) -> anyhow::Result<PathBuf> {
-    let folder = environment(name)?;
-    let (python, mark) = (folder.join("bin/python"), folder.join("installed.txt"));
-    if std::fs::read_to_string(&mark).is_ok_and(|done| done == requirements) {
-        return Ok(python);
-    }
-    eprintln!("set-up: {} from PyPI", requirements.trim());
-    run::output("python3", &["-m", "venv", "--clear", &folder.to_string_lossy()])?;
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"];
-    run::output(
-        &python.to_string_lossy(),
-        &[&pip[..], &requirements.split_whitespace().collect::<Vec<_>>()].concat(),
-    )?;
-    std::fs::write(&mark, requirements).with_context(|| format!("cannot write {}", mark.display()))?;
-    Ok(python)
+    let install: Vec<&str> = ["--no-deps"].into_iter().chain(requirements.split_whitespace()).collect();
+    setup::python(&environment(name)?, requirements, &install)
 }
 
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {

@@ -5,23 +5,31 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod child;
+mod cluster;
 mod cuda;
 mod emulate;
 mod graph;
+mod http;
+mod lan;
 mod licences;
 mod page;
 mod portability;
 mod prove;
+mod rng;
 mod run;
 mod screenshots;
 mod setup;
+mod signals;
 mod sim;
 mod soundness;
 mod system;
 mod test;
 mod tidy;
+mod wait;
 mod web;
 mod wine;
+mod wire;
 
 use clap::{Parser, Subcommand};
 

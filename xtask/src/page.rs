@@ -2,6 +2,8 @@
 
 use anyhow::Context;
 
+use crate::run;
+
 /// Puts `new`, made from what stands there, between the marks of the page at `path`. Whether that changed it;
 /// with `check` nothing is written.
 pub fn rewrite(
@@ -10,7 +12,7 @@ pub fn rewrite(
     check: bool,
     new: impl FnOnce(&str) -> String,
 ) -> anyhow::Result<bool> {
-    let page = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let page = run::read(path)?;
     let changed = replaced(&page, marks, new)
         .with_context(|| format!("{path} lacks `{}` or `{}`", marks.0, marks.1))?;
     if changed == page {

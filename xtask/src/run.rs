@@ -41,6 +41,12 @@ pub fn output(program: &str, args: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
+/// The text of a file.
+pub fn read(path: impl AsRef<Path>) -> anyhow::Result<String> {
+    let path = path.as_ref();
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
 /// Whether a program is on the PATH, or a file at a whole path.
 pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 
-use crate::prove::cluster::Cluster;
+use crate::cluster::Cluster;
 use crate::{run, setup, web};
 
 /// Where they are kept.

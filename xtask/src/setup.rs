@@ -158,17 +158,23 @@ fn apt_install(names: &[&str]) -> anyhow::Result<()> {
     run::command("apt-get", &args)
 }
 
-/// A private virtual environment with the packages of `crates/server/tests/requirements.txt`.
+/// Packages that the API tests run.
+const TEST_PACKAGES: &str = "crates/server/tests/requirements.txt";
+
 fn python_packages() -> anyhow::Result<()> {
-    let wanted = Path::new("crates/server/tests/requirements.txt");
-    let mark = Path::new(".venv/installed.txt");
-    let text =
-        std::fs::read_to_string(wanted).with_context(|| format!("cannot read {}", wanted.display()))?;
-    if std::fs::read_to_string(mark).is_ok_and(|done| done == text) {
-        return Ok(());
+    python(Path::new(".venv"), &run::read(TEST_PACKAGES)?, &["-r", TEST_PACKAGES]).map(drop)
+}
+
+/// The Python of a virtual environment that has these packages; they come from PyPI the first time, by what
+/// `pip install` is given.
+pub fn python(folder: &Path, packages: &str, install: &[&str]) -> anyhow::Result<PathBuf> {
+    let (python, mark) = (folder.join("bin/python"), folder.join("installed.txt"));
+    if std::fs::read_to_string(&mark).is_ok_and(|done| done == packages) {
+        return Ok(python);
     }
-    eprintln!("set-up: Python packages for the API tests");
-    let venv = ["-m", "venv", "--clear", ".venv"];
+    eprintln!("set-up: {} from PyPI", packages.split_whitespace().collect::<Vec<_>>().join(" "));
+    let path = folder.to_string_lossy();
+    let venv = ["-m", "venv", "--clear", &path];
     if run::command("python3", &venv).is_err() {
         // Debian splits `venv` off from Python; which package is only known after the failure.
         if !system::can_apt() {
@@ -177,9 +183,10 @@ fn python_packages() -> anyhow::Result<()> {
         apt_install(&["python3-venv"])?;
         run::command("python3", &venv)?;
     }
-    let requirements = wanted.to_string_lossy();
-    run::command(".venv/bin/python", &["-m", "pip", "install", "--quiet", "-r", &requirements])?;
-    std::fs::write(mark, text).with_context(|| format!("cannot write {}", mark.display()))
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    run::output(&python.to_string_lossy(), &[&pip[..], install].concat())?;
+    std::fs::write(&mark, packages).with_context(|| format!("cannot write {}", mark.display()))?;
+    Ok(python)
 }
 
 #[cfg(test)]

@@ -22,6 +22,12 @@ pub use unix::become_program;
 #[cfg(windows)]
 pub use windows::become_program;
 
+/// Does something on a thread of its own, whose network and processors are chosen without changing ours.
+pub fn on_own_thread<T: Send>(work: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
+    let done = std::thread::scope(|scope| scope.spawn(work).join());
+    done.map_err(|_| anyhow::anyhow!("a thread panicked"))?
+}
+
 /// What a process is told.
 #[derive(Clone, Copy, Debug)]
 pub enum Told {

@@ -18,8 +18,9 @@ pub mod tokens;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
+use self::tokens::Source;
 use crate::run;
 
 /// STYLE section 8: functions past this are refused.
@@ -31,17 +32,20 @@ const TESTS_ONLY: [&str; 3] = ["crates/sim", "crates/golden", "crates/mock-hub"]
 pub fn run() -> anyhow::Result<()> {
     let listed = run::output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
     let files: Vec<PathBuf> = listed.lines().map(PathBuf::from).filter(|p| p.is_file()).collect();
-    let mut complaints = dead_files(&files)?;
+    let texts = rust_files(&files).map(|file| Ok((file.clone(), run::read(file)?)));
+    let texts: Vec<(PathBuf, String)> = texts.collect::<anyhow::Result<_>>()?;
+    let sources = tokens::sources(&texts);
+    let mut complaints = dead_files(&files);
     complaints.extend(broken_links(&files)?);
-    complaints.extend(long_functions(&files)?);
-    complaints.extend(names::invented(&files)?);
-    complaints.extend(layout::untidy(&files)?);
-    complaints.extend(platform::scattered(&files)?);
-    complaints.extend(pure::impure(&files)?);
+    complaints.extend(long_functions(&sources));
+    complaints.extend(names::invented(&sources));
+    complaints.extend(layout::untidy(&sources));
+    complaints.extend(platform::scattered(&sources));
+    complaints.extend(pure::impure(&files, &sources)?);
     complaints.extend(shared_numbers(&files));
     complaints.extend(lockfile::disagreements()?);
-    complaints.extend(threats::unproven(&files)?);
-    eprintln!("tidy: {} lines of Rust outside tests and sim", count::lines(&files)?);
+    complaints.extend(threats::unproven(&sources)?);
+    eprintln!("tidy: {} lines of Rust outside tests and sim", count::lines(&sources));
     if complaints.is_empty() {
         return Ok(());
     }
@@ -52,13 +56,16 @@ fn rust_files(files: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
     files.iter().filter(|p| p.extension().is_some_and(|e| e == "rs"))
 }
 
-fn dead_files(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
-    let mut complaints = Vec::new();
-    complaints.extend(
-        rust_files(files)
-            .filter(|file| is_no_test_of_all(file))
-            .map(|file| format!("{}: a file of tests that `all.rs` beside it does not name", file.display())),
-    );
+/// Whether a program is made of it that is no test.
+fn is_shipped(source: &Source<'_>) -> bool {
+    !source.is_test && !TESTS_ONLY.iter().any(|folder| source.path.starts_with(folder))
+}
+
+fn dead_files(files: &[PathBuf]) -> Vec<String> {
+    let mut complaints: Vec<String> = rust_files(files)
+        .filter(|file| is_no_test_of_all(file))
+        .map(|file| format!("{}: a file of tests that `all.rs` beside it does not name", file.display()))
+        .collect();
     for file in rust_files(files).filter(|p| p.components().any(|c| c.as_os_str() == "src")) {
         let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
         let parent = file.parent().unwrap_or(Path::new("."));
@@ -75,7 +82,7 @@ fn dead_files(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
             complaints.push(format!("{}: no module names this file", file.display()));
         }
     }
-    Ok(complaints)
+    complaints
 }
 
 /// Whether a manifest names a test program.
@@ -109,8 +116,7 @@ fn homes_of(folder: &Path) -> Vec<PathBuf> {
 fn broken_links(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let mut complaints = Vec::new();
     for file in files.iter().filter(|p| p.extension().is_some_and(|e| e == "md")) {
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = run::read(file)?;
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             let path = target.split('#').next().unwrap_or_default();
             let outside = target.contains("://") || target.starts_with('#') || target.starts_with("mailto:");
@@ -133,20 +139,11 @@ fn shared_numbers(files: &[PathBuf]) -> Vec<String> {
     shared.map(|(number, names)| format!("docs/decisions: {number} is {}", names.join(" and "))).collect()
 }
 
-fn long_functions(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
-    let mut complaints = Vec::new();
-    for file in rust_files(files) {
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let long = count_long(&text);
-        if long > 0 {
-            complaints.push(format!(
-                "{}: {long} functions past {LINES_MAX} lines; split them at a seam",
-                file.display()
-            ));
-        }
-    }
-    Ok(complaints)
+fn long_functions(sources: &[Source<'_>]) -> Vec<String> {
+    let counted = sources.iter().map(|source| (source.path.display(), count_long(source.text)));
+    let long = counted.filter(|(_, long)| *long > 0);
+    long.map(|(file, long)| format!("{file}: {long} functions past {LINES_MAX} lines; split them at a seam"))
+        .collect()
 }
 
 /// Functions of formatted code: from a line that opens one to the closing brace at the same depth.

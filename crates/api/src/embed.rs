@@ -108,7 +108,7 @@ fn take_tokens(name: &str, items: &[Value], path: &str) -> Result<Prompt, BadPar
 pub(crate) fn take_inputs(name: &str, fields: &mut Fields) -> Result<Vec<Prompt>, BadParam> {
     let value = fields.take_value(name).ok_or_else(|| BadParam::missing(name))?;
     let inputs = take_prompts(name, value)?;
-    crate::request::check_count(name, "inputs", inputs.len(), INPUTS_MAX)?;
+    crate::fields::check_count(name, "inputs", inputs.len(), INPUTS_MAX)?;
     Ok(inputs)
 }
 

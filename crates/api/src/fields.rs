@@ -119,6 +119,14 @@ impl Fields {
     }
 }
 
+/// A list of at most so many items.
+pub fn check_count(name: &str, what: &str, count: usize, max: usize) -> Result<(), BadParam> {
+    if count <= max {
+        return Ok(());
+    }
+    Err(BadParam::invalid(name, format!("`{name}` holds {count} {what}, {max} at most are taken")))
+}
+
 /// A whole number, however it is written: what has one kind of number writes 1 as `1.0`. Beyond 2^53 such a
 /// text does not say which number it was.
 pub fn whole_number(value: &Value) -> Option<i64> {

@@ -248,12 +248,18 @@ pub fn join_parts(parts: Vec<String>) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n")
 }
 
-/// A list of at most so many items.
-pub fn check_count(name: &str, what: &str, count: usize, max: usize) -> Result<(), BadParam> {
-    if count <= max {
-        return Ok(());
+/// How much thinking OpenAI's dialects ask for. Their usual effort is what the model does by itself.
+pub fn openai_effort(param: &str, effort: Option<String>) -> Result<Reasoning, BadParam> {
+    const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
+    match effort.as_deref() {
+        None | Some("medium") => Ok(Reasoning::Default),
+        Some("none") => Ok(Reasoning::Off),
+        Some(word) if EFFORTS.contains(&word) => Ok(Reasoning::effort(word)),
+        Some(other) => {
+            let message = format!("unknown effort `{other:.40}`: use one of {}", EFFORTS.join(", "));
+            Err(BadParam::invalid(param, message))
+        }
     }
-    Err(BadParam::invalid(name, format!("`{name}` holds {count} {what}, {max} at most are taken")))
 }
 
 /// Every result answers a call before it; gives results the names of their tools. `result_id` says where in

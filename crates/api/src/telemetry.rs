@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::downloads::PullState;
 use crate::generate::{FinishReason, GenerateError};
 pub use crate::labels::{Endpoint, RequestEnd};
-use crate::view::{LayersView, LoadView, NodeStatus, SensorsView};
+use crate::view::{FetchSourceView, LayersView, LoadView, NodeStatus, SensorsView};
 
 /// Upper bounds of the histograms of whole requests and of waits, in seconds: those of OpenTelemetry's GenAI
 /// conventions, extended upwards for machines on which an answer takes half an hour.
@@ -112,6 +112,9 @@ pub struct NodePullView {
     pub total_bytes: Option<u64>,
     /// Bytes a second over the last seconds; `null` while nothing comes.
     pub bytes_per_s: Option<f64>,
+    /// What came from where, most first, while it is fetched; absent where there is one source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sources: Vec<FetchSourceView>,
 }
 
 /// Measurements of one device.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::fields::{BadParam, short};
+use crate::fields::{BadParam, Fields, check_count, short};
 use crate::generate::{CalledFunction, ToolCall, ToolDefinition, Tools};
 
 /// Most tools of one request.
@@ -74,6 +74,35 @@ pub fn choice_word(param: &str, word: &str) -> Result<ToolChoice, BadParam> {
             Err(BadParam::invalid(param, message))
         }
     }
+}
+
+/// The tools that OpenAI's `allowed_tools` lists, and whether one must be called. `name` reads one of them.
+pub fn take_allowed(
+    fields: &mut Fields,
+    name: impl Fn(Value, &str) -> Result<String, BadParam>,
+) -> Result<ToolChoice, BadParam> {
+    let mode: String = fields.take_required("mode", "`auto` or `required`")?;
+    if !["auto", "required"].contains(&mode.as_str()) {
+        let param = fields.name("mode");
+        let message = format!("`{param}` must be `auto` or `required`");
+        return Err(BadParam::invalid(param, message));
+    }
+    let param = fields.name("tools");
+    let listed: Vec<Value> = fields.take_required("tools", "an array of tools")?;
+    check_count(&param, "tools", listed.len(), TOOLS_MAX)?;
+    if listed.is_empty() {
+        return Err(BadParam::invalid(param, "no tool is allowed: send `none`"));
+    }
+    let name = |(i, tool)| name(tool, &format!("{param}[{i}]"));
+    let allowed = listed.into_iter().enumerate().map(name).collect::<Result<_, _>>()?;
+    Ok(ToolChoice::Of { allowed, is_required: mode == "required" })
+}
+
+/// A choice of a type that OpenAI's dialects do not have.
+pub fn unknown_choice(kind: &str) -> BadParam {
+    let message =
+        format!("`tool_choice` of type `{kind:.40}` is not supported: function and allowed_tools are");
+    BadParam::unsupported("tool_choice.type", message)
 }
 
 /// What is sent for a tool that takes nothing.

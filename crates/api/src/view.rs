@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, LayerRates,
-    MemoryDomain, Monitor, ParseKvDTypeError, Provenance, SupportClass, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, KvRates, LayerRange,
+    LayerRates, MemoryDomain, Monitor, ParseKvDTypeError, Provenance, SupportClass, TypeRates,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -405,21 +405,46 @@ pub struct LayerRatesView {
     pub activations_per_s: f64,
     /// Seconds that all these take in a layer for one token.
     pub layer_s: f64,
+    /// Bytes of keys and values per second that attention of one token reads; `null` where it was not
+    /// measured.
+    #[serde(default)]
+    pub kv_read_bytes_per_s: Option<KvRatesView>,
+}
+
+/// A rate for each type of keys and values; see [`KvRates`].
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+pub struct KvRatesView {
+    /// With 32-bit floats.
+    pub f32: f64,
+    /// With 16-bit floats.
+    pub f16: f64,
+    /// With 8-bit integers.
+    pub q8: f64,
 }
 
 impl From<LayerRates> for LayerRatesView {
     fn from(rates: LayerRates) -> Self {
-        let LayerRates { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s } =
-            rates;
-        Self { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s }
+        let kv = |KvRates { f32, f16, q8 }| KvRatesView { f32, f16, q8 };
+        Self {
+            prefill_read_bytes_per_s: rates.prefill_read_bytes_per_s,
+            attention_flops_per_s: rates.attention_flops_per_s,
+            activations_per_s: rates.activations_per_s,
+            layer_s: rates.layer_s,
+            kv_read_bytes_per_s: rates.kv_read_bytes_per_s.map(kv),
+        }
     }
 }
 
 impl From<LayerRatesView> for LayerRates {
     fn from(view: LayerRatesView) -> Self {
-        let LayerRatesView { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s } =
-            view;
-        Self { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s }
+        let kv = |KvRatesView { f32, f16, q8 }| KvRates { f32, f16, q8 };
+        Self {
+            prefill_read_bytes_per_s: view.prefill_read_bytes_per_s,
+            attention_flops_per_s: view.attention_flops_per_s,
+            activations_per_s: view.activations_per_s,
+            layer_s: view.layer_s,
+            kv_read_bytes_per_s: view.kv_read_bytes_per_s.map(kv),
+        }
     }
 }
 

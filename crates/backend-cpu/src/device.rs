@@ -13,7 +13,7 @@ use exo_types::{ComputeShare, DType, DeviceFacts, TensorView};
 
 use crate::evict::evict;
 use crate::inner::DeviceInner;
-use crate::kv::CpuKv;
+use crate::kv::{self, CpuKv};
 use crate::load::{self, Places};
 use crate::memory::{Heap, PageSize, SMALL_BYTES};
 use crate::pace::Pace;
@@ -338,6 +338,10 @@ impl Device for CpuDevice {
         let file = place.file();
         let stored = file.as_ref().map(|tensor| tensor.bytes());
         place.memory().into_iter().chain(stored).all(evict)
+    }
+
+    fn evict_kv(&self, kv: &KvCache) -> bool {
+        evict(&kv::of(kv, self.inner.owner).read())
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {

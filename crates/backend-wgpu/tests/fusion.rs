@@ -12,7 +12,7 @@ use exo_backend::{Alone, Buffer, CancelToken, Device, KvCache, KvDType, KvShape,
 use exo_backend_wgpu::{WgpuDevice, WgpuOptions};
 use exo_formats::{Architecture, ModelConfig, RopeConfig, RopeStyle};
 use exo_models::{
-    HeadWeights, LayerWeights, QkNorm, QkvBias, StepBuffers, StepLimits, WeightSource, block, record_layers,
+    LayerWeights, QkNorm, QkvBias, ShardWeights, StepBuffers, StepLimits, block, record_layers,
 };
 use exo_types::{DType, DeviceId, LayerRange, Shard, TensorView};
 
@@ -92,54 +92,37 @@ fn weight(device: &dyn Device, dtype: DType, rows: usize, cols: usize, bytes: Ve
     device.weight(&tensor).unwrap()
 }
 
-/// Random weights of the types that a Q4_K_M file mixes.
-struct Model {
-    layer: Arc<LayerWeights>,
-    frequencies: Weight,
-}
-
-impl Model {
-    fn new(device: &dyn Device, config: &ModelConfig) -> Self {
-        let mut numbers = Numbers(7);
-        let (c, f, d) = (config.hidden as usize, config.ffn as usize, config.head_dim as usize);
-        let (q, kv) = (d * config.heads as usize, d * config.kv_heads as usize);
-        let mut matrix = |dtype, rows, cols| matrix(device, &mut numbers, dtype, rows, cols);
-        let (q_proj, k_proj) = (matrix(DType::Q4_K, q, c), matrix(DType::Q4_K, kv, c));
-        let (v_proj, o_proj) = (matrix(DType::Q6_K, kv, c), matrix(DType::Q8_0, c, q));
-        let (gate, up) = (matrix(DType::Q8_0, f, c), matrix(DType::Q4_K, f, c));
-        let down = matrix(DType::Q8_0, c, f);
-        let mut floats = |len| vector(device, &numbers.floats(len));
-        let bias = config.qkv_bias.then(|| QkvBias { q: floats(q), k: floats(kv), v: floats(kv) });
-        let norm = config.qk_norm.then(|| QkNorm { q: floats(d), k: floats(d) });
-        let layer = LayerWeights {
-            attn_norm: floats(c),
-            q: q_proj,
-            k: k_proj,
-            v: v_proj,
-            qkv_bias: bias,
-            qk_norm: norm,
-            o: o_proj,
-            ffn_norm: floats(c),
-            gate,
-            up,
-            down,
-        };
-        Self { layer: Arc::new(layer), frequencies: vector(device, &config.rope.frequencies) }
-    }
-}
-
-impl WeightSource for Model {
-    fn acquire(&self, _layer: u32) -> Arc<LayerWeights> {
-        self.layer.clone()
-    }
-    fn embedding(&self) -> Option<&Weight> {
-        None
-    }
-    fn head(&self) -> Option<&HeadWeights> {
-        None
-    }
-    fn rope_frequencies(&self) -> &Weight {
-        &self.frequencies
+/// Random weights of the types that a Q4_K_M file mixes, without embedding and head.
+fn weights(device: &dyn Device, config: &ModelConfig) -> ShardWeights {
+    let mut numbers = Numbers(7);
+    let (c, f, d) = (config.hidden as usize, config.ffn as usize, config.head_dim as usize);
+    let (q, kv) = (d * config.heads as usize, d * config.kv_heads as usize);
+    let mut matrix = |dtype, rows, cols| matrix(device, &mut numbers, dtype, rows, cols);
+    let (q_proj, k_proj) = (matrix(DType::Q4_K, q, c), matrix(DType::Q4_K, kv, c));
+    let (v_proj, o_proj) = (matrix(DType::Q6_K, kv, c), matrix(DType::Q8_0, c, q));
+    let (gate, up) = (matrix(DType::Q8_0, f, c), matrix(DType::Q4_K, f, c));
+    let down = matrix(DType::Q8_0, c, f);
+    let mut floats = |len| vector(device, &numbers.floats(len));
+    let bias = config.qkv_bias.then(|| QkvBias { q: floats(q), k: floats(kv), v: floats(kv) });
+    let norm = config.qk_norm.then(|| QkNorm { q: floats(d), k: floats(d) });
+    let layer = LayerWeights {
+        attn_norm: floats(c),
+        q: q_proj,
+        k: k_proj,
+        v: v_proj,
+        qkv_bias: bias,
+        qk_norm: norm,
+        o: o_proj,
+        ffn_norm: floats(c),
+        gate,
+        up,
+        down,
+    };
+    ShardWeights {
+        layers: vec![layer; LAYERS],
+        embedding: None,
+        head: None,
+        rope_frequencies: vector(device, &config.rope.frequencies),
     }
 }
 
@@ -151,7 +134,7 @@ fn steps(
     tokens: usize,
 ) -> (usize, Vec<u32>) {
     let config = config(architecture);
-    let model = Model::new(device, &config);
+    let weights = weights(device, &config);
     let limits = StepLimits { tokens, sequences: 2, selected: 1, pages_per_sequence: 2 };
     // A stage in the middle: neither embedding nor head.
     let shard = Shard::pipeline(LayerRange::new(1, 1 + LAYERS as u32), config.layers);
@@ -166,7 +149,7 @@ fn steps(
     };
     let kv = device.kv_cache(shape).unwrap();
     let block = block(&config).unwrap();
-    let recording = record_layers(&config, &block, &shard, &model, &buffers, &kv, &Alone);
+    let recording = record_layers(&config, &block, &shard, &weights, &buffers, &kv, &Alone);
     let program = device.compile(recording).unwrap();
     let mut stream = device.stream().unwrap();
     let shape = RunShape { tokens, selected: 0 };

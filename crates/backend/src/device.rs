@@ -82,6 +82,11 @@ pub trait Device: Send + Sync {
         false
     }
 
+    /// The same of all keys and values.
+    fn evict_kv(&self, _kv: &KvCache) -> bool {
+        false
+    }
+
     /// A key-value cache; pages hold anything until written.
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError>;
 

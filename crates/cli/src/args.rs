@@ -312,7 +312,6 @@ pub enum Command {
                             exo plan --save-cluster lab.toml                               what was measured here"
     )]
     Plan(Plan),
-
     /// Ask again where a placed model should be: what a move gains and costs, and the move if it is worth it
     #[command(after_help = "Example: exo replan llama-3.1-8b")]
     Replan(Replan),
@@ -745,10 +744,7 @@ pub struct Demo {
 }
 
 #[derive(Args)]
-pub struct Place {
-    /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference
-    /// (hf.co/ORG/REPO:QUANTISATION)
-    pub model: String,
+pub struct Bounds {
     /// Longest sequence in tokens, prompt and answer
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<u32>,
@@ -758,12 +754,21 @@ pub struct Place {
     /// Split over at least this many devices, whichever nodes they are of
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
-    /// A device that must take part, now and whenever it is placed again; with how many layers, or which
+    /// A device that must take part, now and whenever the model is placed again; with how many layers, or which
     #[arg(long, value_name = "NODE[/DEVICE][=LAYERS]")]
     pub pin: Vec<String>,
     /// A node or device that must not
     #[arg(long, value_name = "NODE[/DEVICE]")]
     pub exclude: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct Place {
+    /// Name of a model (`exo models`), a GGUF file or Hugging Face folder, or a reference
+    /// (hf.co/ORG/REPO:QUANTISATION)
+    pub model: String,
+    #[command(flatten)]
+    pub bounds: Bounds,
     /// Sequences that do run at once: what throughput is computed for
     #[arg(long, value_name = "N", requires = "objective")]
     pub streams: Option<u32>,
@@ -813,18 +818,8 @@ pub struct Plan {
     /// Write the running cluster, as it was measured, to such a file
     #[arg(long, value_name = "FILE")]
     pub save_cluster: Option<PathBuf>,
-    /// A device that must take part; with how many layers, or which
-    #[arg(long, value_name = "NODE[/DEVICE][=LAYERS]")]
-    pub pin: Vec<String>,
-    /// A node or device that must not
-    #[arg(long, value_name = "NODE[/DEVICE]")]
-    pub exclude: Vec<String>,
-    /// Longest sequence in tokens, prompt and answer
-    #[arg(long, value_name = "TOKENS")]
-    pub context: Option<u32>,
-    /// Sequences that may run at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub slots: Option<u32>,
+    #[command(flatten)]
+    pub bounds: Bounds,
     /// Sequences that do run at once
     #[arg(long, value_name = "N")]
     pub streams: Option<u32>,
@@ -837,9 +832,6 @@ pub struct Plan {
     /// Tokens of an answer
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub answer: Option<u32>,
-    /// Split over at least this many devices, whichever nodes they are of
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub nodes: Option<u32>,
     #[command(flatten)]
     pub json: Json,
 }

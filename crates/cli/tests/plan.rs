@@ -708,6 +708,7 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     for field in ["prefill_read_gb_s", "attention_tflops", "gactivations_s", "layer_us"] {
         assert!(text.contains(&format!("\n{field} = ")), "measured and written: {text}");
     }
+    check_kv_rates(&node, &text);
     let described = planned(&node.exo(&["plan", "zeros", "--cluster", saved.to_str().unwrap(), "--json"]));
     assert_eq!(described["devices"][0]["rates"][0]["source"], "measured", "{described}");
     // It is kept, and nothing is measured again.
@@ -719,6 +720,20 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     let [before, now] = [&measured, &kept].map(|types| &types[0]["measured"]);
     assert_eq!(before["samples"], now["samples"]);
     assert!(before["age_s"].as_u64() <= now["age_s"].as_u64(), "{before} {now}");
+}
+
+/// Types of keys and values, each with a rate.
+const KV_TYPES: [&str; 3] = ["f32", "f16", "q8"];
+
+/// They are measured, and written to the file of a cluster.
+fn check_kv_rates(node: &Node, saved: &str) {
+    let layer = node.get("/exo/v1/cluster")["nodes"][0]["devices"][0]["layer_rates"].clone();
+    let measured = &layer["kv_read_bytes_per_s"];
+    let (_, written) = saved.split_once("kv_gb_s_by_type").unwrap_or_else(|| panic!("{saved}"));
+    for of in KV_TYPES {
+        assert!(measured[of].as_f64() > Some(0.0), "{measured}");
+        assert!(written.contains(&format!("{of} = ")), "{saved}");
+    }
 }
 
 fn planned(output: &std::process::Output) -> Value {
@@ -736,7 +751,7 @@ fn raise(value: &mut Value, times: f64) -> usize {
                     *value = (seconds / times).into();
                     1
                 }
-                (Some(rate), name) if name.ends_with("_per_s") => {
+                (Some(rate), name) if name.ends_with("_per_s") || KV_TYPES.contains(&name) => {
                     *value = (rate * times).into();
                     1
                 }

@@ -242,6 +242,22 @@ fn two_machines_that_pull_one_model_at_once_both_have_it_whole_and_most_of_it_le
 }
 
 #[test]
+fn layers_come_from_a_member_that_has_pulled_the_whole_file() {
+    // In chunks of 1 MiB, which are the blocks of a pull.
+    let model = [demo_model(), vec![7; 76 << 20]].concat();
+    let hub = hub();
+    hub.put("org/demo-GGUF", Repository::new(&[("tiny-Q8_0.gguf", model.clone())]));
+    let nodes = cluster("pulled", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
+    command(&nodes[2], &["pull", "hf.co/org/demo-GGUF"], &hub, None);
+    command(&nodes[0], &["pull", "--layers", "hf.co/org/demo-GGUF"], &hub, None);
+    let sent = hub.sent_bytes();
+    command(&nodes[0], &["place", "tiny-Q8_0", "--nodes", "2", "--exclude", "cid"], &hub, None);
+    answers_as_the_whole_model(&nodes[0]);
+    let again = hub.sent_bytes() - sent;
+    assert!(again < 1 << 20, "{again} bytes left the hub for layers of a file that a member has");
+}
+
+#[test]
 fn a_whole_model_is_put_together_of_layers_that_members_have_and_is_what_the_hub_promised() {
     let hub = hub();
     let nodes = cluster("gathered", |_| vec![("HF_ENDPOINT", hub.endpoint())]);

@@ -12,6 +12,7 @@
 
 mod asks;
 pub(crate) mod dry_run;
+mod hop_cost;
 mod link_changes;
 mod log;
 mod moving;
@@ -35,6 +36,7 @@ use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
 use self::asks::refused;
 pub use self::dry_run::{DryRun, DryRunError, dry_run};
+pub use self::hop_cost::hop_seconds;
 use self::link_changes::LinkChanges;
 use self::log::Pending;
 pub use self::moving::LEAVING_FOR;

@@ -41,7 +41,7 @@ mod worker;
 
 pub use coordinator::{
     AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, DryRun, DryRunError,
-    LEAVING_FOR, PlanId, ReplyTo, disk_rooms, dry_run, link_facts,
+    LEAVING_FOR, PlanId, ReplyTo, disk_rooms, dry_run, hop_seconds, link_facts,
 };
 pub use driver::{
     DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InterruptCause,

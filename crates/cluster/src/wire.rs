@@ -25,9 +25,9 @@ pub use check::{CheckError, token_bytes};
 pub use codec::{WIRE_VERSION, WireError};
 pub use control::{
     Bandwidth, CardChange, CardEvent, ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState,
-    DeviceExclusion, DeviceReport, Drain, FetchSource, FreeMemory, HeldModel, InstanceFailure, LinkReport,
-    LogMessage, NodeReport, PlannerDevice, PlannerInputs, RecentPackets, Refusal, ReplanReport, StageReport,
-    Traffic, Unloadable,
+    DeviceExclusion, DeviceReport, Drain, FreeMemory, HeldModel, InstanceFailure, LinkReport, LogMessage,
+    NodeReport, PlannerDevice, PlannerInputs, RecentPackets, Refusal, ReplanReport, StageReport, Traffic,
+    Unloadable,
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{
@@ -35,7 +35,9 @@ pub use data::{
     StepFailure, StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};
-pub use measurements::{Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals, PullReport};
+pub use measurements::{
+    FetchSource, Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeVitals, PullReport,
+};
 pub(crate) use refusal::in_use_text;
 pub use refusal::{
     Busyness, ControlRefusal, InvalidAsk, LogFailure, NoPlan, NotCoordinator, RequestDifference, Undecided,

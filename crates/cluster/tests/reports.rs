@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-use exo_cluster::wire::{ControlMessage, NodeMeasurements, NodeReport, PullReport};
+use exo_cluster::wire::{ControlMessage, FetchSource, NodeMeasurements, NodeReport, PullReport};
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRates, LogHead, NodeFacts,
-    NodeId, Provenance, TypeRates,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, KvRates, LayerRates, LogHead,
+    NodeFacts, NodeId, Provenance, TypeRates,
 };
 
 /// What its corrections are in a report that came.
@@ -111,22 +111,25 @@ fn how_often_and_how_long_ago_a_device_was_measured_comes_as_it_was_told() {
 }
 
 #[test]
-fn eight_downloads_come_as_they_were_told_and_no_more() {
-    let of = |count: usize, reference: &str| {
+fn eight_downloads_of_eight_sources_each_come_as_they_were_told_and_no_more() {
+    let of = |count: usize, reference: &str, sources: usize| {
+        let source = FetchSource { member: None, bytes: 3, bytes_per_s: 1 };
         let pull = PullReport {
             reference: reference.to_owned(),
             state: 2,
             verified_bytes: 5,
             total_bytes: Some(9),
             bytes_per_s: None,
+            sources: vec![source; sources],
         };
         let measured = NodeMeasurements { pulls: vec![pull; count], ..NodeMeasurements::default() };
         let device = device_told(|_| ()).unwrap();
         came(device, measured.clone()).map(|report| report.measured == measured)
     };
-    assert_eq!(of(8, "hf.co/a/b"), Ok(true));
-    assert!(of(9, "hf.co/a/b").unwrap_err().contains("longer than allowed"));
-    assert!(of(1, &"x".repeat(1 << 16)).unwrap_err().contains("bytes of a download's reference"));
+    assert_eq!(of(8, "hf.co/a/b", 8), Ok(true));
+    assert!(of(9, "hf.co/a/b", 0).unwrap_err().contains("longer than allowed"));
+    assert!(of(1, "hf.co/a/b", 9).unwrap_err().contains("longer than allowed"));
+    assert!(of(1, &"x".repeat(1 << 16), 0).unwrap_err().contains("bytes of a download's reference"));
 }
 
 #[test]
@@ -136,7 +139,9 @@ fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
         attention_flops_per_s: 8e10,
         activations_per_s: 1e9,
         layer_s: 2e-5,
+        kv_read_bytes_per_s: Some(KvRates { f32: 4e9, f16: 3e9, q8: 2e9 }),
     };
+    let of_kv = |f16| LayerRates { kv_read_bytes_per_s: Some(KvRates { f32: 4e9, f16, q8: 2e9 }), ..good };
     let of = |rates: LayerRates| told(|device| device.layer_rates = Some(rates)).map(|_| ());
     assert_eq!(of(good), Ok(()));
     for absurd in [f64::NAN, 0.0, -1.0, f64::INFINITY, 1e19] {
@@ -145,6 +150,7 @@ fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
             LayerRates { attention_flops_per_s: absurd, ..good },
             LayerRates { activations_per_s: absurd, ..good },
             LayerRates { layer_s: absurd, ..good },
+            of_kv(absurd),
         ] {
             let refused = of(given).unwrap_err();
             assert!(refused.contains("what a layer takes is not positive"), "{given:?}: {refused}");

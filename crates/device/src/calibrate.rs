@@ -7,6 +7,7 @@
 mod evict;
 #[cfg(test)]
 pub(crate) mod fake;
+mod kv;
 mod layer;
 
 use std::path::Path;
@@ -75,7 +76,7 @@ pub struct Calibration {
     pub read_bytes_per_s: f64,
     /// Multiply-adds times two per second in a prefill chunk.
     pub flops_per_s: f64,
-    /// What a layer takes beside products, where that was measured.
+    /// What a layer takes beside products, keys and values among it, where that was measured.
     pub layer: Option<LayerRates>,
     /// The last cache held all that decode was measured with, for lack of memory or time, and the device may
     /// hold more: larger models are read more slowly.
@@ -124,7 +125,7 @@ impl Calibration {
 #[non_exhaustive]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum CalibrationError {
-    /// No memory for the matrices (at least 80 MiB).
+    /// No memory for the matrices, keys and values (at least 110 MiB).
     #[error("no memory to measure with")]
     Alloc(#[from] AllocError),
     #[error("the device did not take the matrix to measure with")]
@@ -134,8 +135,8 @@ pub enum CalibrationError {
 }
 
 /// Measures `device` with Q8_0 matrices, as [`calibrate_type`] does, and what a layer takes beside its
-/// products, unless it is so slow that no one would wait for that: some 60 ms more on a processor, and no
-/// more than one round of its pieces past that.
+/// products and at which rate attention reads keys and values, unless it is so slow that no one would wait
+/// for that: some 60 ms more on a processor, and no more than one round of its pieces past that.
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
     let (prefill, chunk) = Chunk::for_device(device, DType::Q8_0)?;
     let layer = LayerBench::new(device, chunk).unwrap_or_else(|error| without_layer(&error));
@@ -353,10 +354,22 @@ impl Bench {
 
     /// As many as it was made for at most.
     fn rows(&self, stream: &mut dyn Stream, tokens: usize) -> Result<(), RunError> {
-        let shape = RunShape { tokens, selected: 0 };
-        stream.run(&*self.program, shape, &Alone, &CancelToken::default())?;
-        stream.synchronize(DEADLINE)
+        run(stream, &*self.program, tokens)
     }
+}
+
+/// Runs a program with so many rows, to its end.
+fn run(stream: &mut dyn Stream, program: &dyn Program, tokens: usize) -> Result<(), RunError> {
+    let shape = RunShape { tokens, selected: 0 };
+    stream.run(program, shape, &Alone, &CancelToken::default())?;
+    stream.synchronize(DEADLINE)
+}
+
+/// How long that takes.
+fn seconds(stream: &mut dyn Stream, program: &dyn Program, tokens: usize) -> Result<f64, RunError> {
+    let start = Instant::now();
+    run(stream, program, tokens)?;
+    Ok(start.elapsed().as_secs_f64())
 }
 
 /// Bytes of a row of [`COLS`] inputs.
@@ -375,6 +388,8 @@ fn matrix(bytes: usize) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use exo_types::KvDType;
+
     use super::fake::{Event, FakeDevice};
     use super::*;
 
@@ -403,9 +418,35 @@ mod tests {
                     evicted.clear();
                 }
                 Event::Ran { weights, .. } => is_awake |= !weights.is_empty(),
+                Event::EvictedKv { .. } => is_awake = false,
             }
         }
         assert!(of_decode > 10 && of_chunks >= 5, "{of_decode} passes, {of_chunks} chunks");
+    }
+
+    /// Of the type that layers are measured with, other programs read some, too.
+    #[test]
+    fn keys_and_values_of_each_type_are_met_once_behind_an_eviction_and_a_product() {
+        let device = FakeDevice::new(Duration::ZERO);
+        let layer = calibrate(&device).unwrap().layer.unwrap();
+        let rates = layer.kv_read_bytes_per_s.unwrap().by_type();
+        assert!(rates.iter().all(|(_, rate)| *rate > 0.0), "{rates:?}");
+        for dtype in [KvDType::F32, KvDType::Q8] {
+            let (mut is_evicted, mut is_awake, mut met) = (false, false, 0);
+            for event in device.events() {
+                match event {
+                    Event::EvictedKv { dtype: of } if of == dtype => (is_evicted, is_awake) = (true, false),
+                    Event::Ran { kv, weights, .. } if kv.contains(&dtype) => {
+                        assert!(weights.is_empty() && kv.iter().all(|of| *of == dtype), "{kv:?}");
+                        met += usize::from(is_evicted && is_awake);
+                        is_evicted = false;
+                    }
+                    Event::Ran { weights, .. } => is_awake |= !weights.is_empty(),
+                    Event::Evicted { .. } | Event::EvictedKv { .. } => {}
+                }
+            }
+            assert!(met >= 5, "{dtype}: {met}");
+        }
     }
 
     #[test]

@@ -42,7 +42,7 @@ const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 /// Of the reason for a quarantine.
 const REASON_CHARS_MAX: usize = 500;
 /// Of what measurements mean: those of another version, or of none, are made again.
-pub const CALIBRATION_VERSION: u32 = 4;
+pub const CALIBRATION_VERSION: u32 = 5;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;
 

@@ -12,7 +12,7 @@ use crate::host_batch::HostBatch;
 use crate::pages::{PagePool, Refused};
 use crate::prompt::PromptFold;
 use crate::sequence::{Sequence, StartConstraint, TokenSampler};
-use crate::weights::ShardWeights;
+use crate::weights::ResidentWeights;
 use crate::{EngineOptions, EngineReport, SequenceError};
 
 /// One shard of a model on one device, ready to step.
@@ -20,7 +20,7 @@ pub struct Engine {
     pub(crate) config: ModelConfig,
     pub(crate) shard: Shard,
     pub(crate) options: EngineOptions,
-    pub(crate) weights: ShardWeights,
+    pub(crate) weights: ResidentWeights,
     pub(crate) buffers: StepBuffers,
     pub(crate) kv: KvCache,
     pub(crate) layers: Box<dyn Program>,

@@ -13,7 +13,7 @@ use exo_types::{DRAFTS_MAX, Shard, TensorView};
 
 use crate::host_batch::HostBatch;
 use crate::pages::PagePool;
-use crate::weights::{ShardWeights, missing};
+use crate::weights::{ResidentWeights, missing};
 use crate::{Engine, EngineOptions, LoadError, LoadProgress};
 
 /// Rows whose logits are computed at once beyond one per slot: the drafts of one sequence take no second pass
@@ -43,15 +43,15 @@ impl Engine {
         let tensors = tensors_of(model, &shard)?;
         check_tensors(device.as_ref(), &config, &tensors)?;
 
-        let weights = ShardWeights::load(device.as_ref(), &config, &block, &shard, tensors, progress)?;
+        let weights = ResidentWeights::load(device.as_ref(), &config, &block, &shard, tensors, progress)?;
         let kv = device.kv_cache(kv_shape(&config, &shard, &options))?;
         let limits = step_limits(&options, config.vocab);
         let buffers = StepBuffers::allocate(device.as_ref(), &config, &shard, limits)?;
-        let layers = record_layers(&config, &block, &shard, &weights, &buffers, &kv, &Alone);
+        let layers = record_layers(&config, &block, &shard, &weights.of_shard, &buffers, &kv, &Alone);
         let layers = device.compile(layers)?;
-        let head = || device.compile(record_head(&config, &weights, &buffers));
+        let head = || device.compile(record_head(&config, &weights.of_shard, &buffers));
         let head = shard.head.then(head).transpose()?;
-        let norm = || device.compile(record_norm(&config, &weights, &buffers));
+        let norm = || device.compile(record_norm(&config, &weights.of_shard, &buffers));
         let norm = shard.head.then(norm).transpose()?;
         let stream = device.stream()?;
         report_loaded(device.as_ref(), &shard, weights.bytes);

@@ -1,47 +1,24 @@
 //! The weights of a shard on their device.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use exo_backend::{Device, Weight};
 use exo_formats::{ModelConfig, TensorName};
-use exo_models::{Block, HeadWeights, LayerWeights, WeightSource, rope_frequencies};
+use exo_models::{Block, HeadWeights, LayerWeights, ShardWeights, rope_frequencies};
 use exo_types::{Shard, TensorView};
 
 use crate::{LoadError, LoadProgress};
 
 /// The weights of a shard, resident for its life.
-pub(crate) struct ShardWeights {
-    first_layer: u32,
-    layers: Vec<Arc<LayerWeights>>,
-    embedding: Option<Weight>,
-    head: Option<HeadWeights>,
-    rope: Weight,
+pub(crate) struct ResidentWeights {
+    pub(crate) of_shard: ShardWeights,
     /// Those that may still be on their way to the device's memory.
     waiting: Vec<Weight>,
     /// Device memory of all of them.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
-impl WeightSource for ShardWeights {
-    fn acquire(&self, layer: u32) -> Arc<LayerWeights> {
-        self.layers[(layer - self.first_layer) as usize].clone()
-    }
-
-    fn embedding(&self) -> Option<&Weight> {
-        self.embedding.as_ref()
-    }
-
-    fn head(&self) -> Option<&HeadWeights> {
-        self.head.as_ref()
-    }
-
-    fn rope_frequencies(&self) -> &Weight {
-        &self.rope
-    }
-}
-
-impl ShardWeights {
+impl ResidentWeights {
     pub(crate) fn load(
         device: &dyn Device,
         config: &ModelConfig,
@@ -58,12 +35,11 @@ impl ShardWeights {
             bytes_done += view.range.len() as u64;
             progress(LoadProgress { bytes_done, bytes_total });
         }
-        let rope = device.weight(&rope_frequencies(config))?;
-        let bytes = loaded.values().chain([&rope]).map(|w| w.footprint_bytes).sum();
+        let rope_frequencies = device.weight(&rope_frequencies(config))?;
+        let bytes = loaded.values().chain([&rope_frequencies]).map(|w| w.footprint_bytes).sum();
         let waiting = loaded.values().filter(|w| w.unpacked_bytes() > 0).cloned().collect();
         let layers = shard.layers.iter().map(|layer| {
             LayerWeights::collect(block, |t| loaded.get(&TensorName::Layer(layer, t)).cloned())
-                .map(Arc::new)
                 .map_err(|t| missing(TensorName::Layer(layer, t)))
         });
         let layers = layers.collect::<Result<_, _>>()?;
@@ -75,7 +51,8 @@ impl ShardWeights {
         } else {
             None
         };
-        Ok(Self { first_layer: shard.layers.start, layers, embedding, head, rope, waiting, bytes })
+        let of_shard = ShardWeights { layers, embedding, head, rope_frequencies };
+        Ok(Self { of_shard, waiting, bytes })
     }
 
     /// Bytes that are still on their way to the device's memory.

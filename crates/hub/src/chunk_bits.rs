@@ -9,6 +9,11 @@ pub struct ChunkBits {
 }
 
 impl ChunkBits {
+    /// Those of the chunks of a file of that size for which `has` says so.
+    pub fn of_size(size: u64, has: impl Fn(u32) -> bool) -> Self {
+        Self::of(chunk_count(size), has)
+    }
+
     /// Those of so many chunks for which `has` says so.
     pub(crate) fn of(count: u32, has: impl Fn(u32) -> bool) -> Self {
         let mut bytes = vec![0u8; count.div_ceil(8) as usize];

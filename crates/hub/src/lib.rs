@@ -77,7 +77,7 @@ pub use reference_problem::ReferenceProblem;
 pub use repository::{FoundRepo, RepoFile, Snapshot};
 pub use select::{ChosenVariant, Memory, Variant, usable, variants};
 pub use settings::Settings;
-pub use sharing::{OtherFetch, Sharing};
+pub use sharing::{OtherFetch, Sharer, Sharing, left_to_others};
 pub use token::Token;
 pub use update::{ChangeKind, FileChange, HaveSize, resolve_again};
 

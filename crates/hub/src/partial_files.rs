@@ -36,6 +36,18 @@ pub struct PartialState {
     pub coming: ChunkBits,
 }
 
+impl PartialState {
+    /// Whether a block of [`BLOCK_BYTES`] is on the disk.
+    pub fn has_block(&self, block: u32) -> bool {
+        self.held.has(block / BLOCKS_OF_CHUNK)
+    }
+
+    /// Whether it is on its way from the hub.
+    pub fn brings_block(&self, block: u32) -> bool {
+        self.coming.has(block / BLOCKS_OF_CHUNK)
+    }
+}
+
 /// Why a block is not given.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

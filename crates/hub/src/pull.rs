@@ -255,9 +255,7 @@ impl FetchPlan {
     pub(crate) fn held_bytes(&self, file: &PlannedFile, folder: &Path) -> u64 {
         download::held_bytes(file, &self.repo, self.commit.as_deref(), &folder.join(&file.below))
     }
-}
 
-impl FetchPlan {
     /// Whether the host of its files answers at all now: what is asked before a download goes on whose line
     /// was away.
     pub fn is_answered(&self, client: &Client) -> bool {

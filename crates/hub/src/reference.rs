@@ -91,9 +91,7 @@ impl HubReference {
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
-}
 
-impl HubReference {
     /// Whether it leaves open which model of the repository is meant.
     pub fn names_no_type(&self) -> bool {
         self.quantisation.is_none() && self.file.is_none()

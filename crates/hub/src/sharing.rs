@@ -4,6 +4,7 @@
 //! is reserved. A node that is gone is in no answer, so what was its share is shared out anew at the next
 //! look, and no node is waited for without an end.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use crate::chunk_map::{CHUNK_BYTES, chunk_count};
@@ -17,13 +18,45 @@ const STRIPE_CHUNKS_MAX: u32 = 16;
 /// Who has nothing else to fetch waits no longer for what others have promised, all waits of a file together.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// What another node has of a file that it fetches, too.
+/// A node that fetches of the same file, too, as far as it says.
+pub trait Sharer {
+    /// Its id: all nodes sort by it.
+    fn node(&self) -> [u8; 32];
+    /// Whether it has the chunk.
+    fn has(&self, chunk: u32) -> bool;
+    /// Whether the chunk is on its way to it from the hub.
+    fn brings(&self, chunk: u32) -> bool;
+    /// Whether it asks the hub for the chunk, unless another brings it.
+    fn wants(&self, chunk: u32) -> bool;
+}
+
+/// What another node has of a file of which it fetches, too.
 #[derive(Clone, Debug)]
 pub struct OtherFetch {
-    /// Its id: all nodes sort by it.
+    /// Its id.
     pub node: [u8; 32],
     /// As it says.
     pub state: PartialState,
+    /// Whether it fetches all of it: else only what is on its way is left to it.
+    pub is_whole: bool,
+}
+
+impl Sharer for OtherFetch {
+    fn node(&self) -> [u8; 32] {
+        self.node
+    }
+
+    fn has(&self, chunk: u32) -> bool {
+        self.state.held.has(chunk)
+    }
+
+    fn brings(&self, chunk: u32) -> bool {
+        self.state.coming.has(chunk)
+    }
+
+    fn wants(&self, _: u32) -> bool {
+        self.is_whole
+    }
 }
 
 /// How one file is shared out, as one of the nodes sees it.
@@ -39,11 +72,18 @@ pub struct Sharing {
 }
 
 /// The nodes that fetch, and what they have.
-struct Fetchers<'a> {
-    others: &'a [OtherFetch],
+struct Fetchers<'a, S> {
+    own: [u8; 32],
+    others: &'a [S],
     /// Of all, in order.
     ids: Vec<[u8; 32]>,
     stripe_chunks: u32,
+}
+
+/// Of chunks that are missing here, of a file of `chunks` chunks, those that are left to others: what is on
+/// its way to one, and the shares of those that want it, too. The rest is for this node to ask the hub for.
+pub fn left_to_others<S: Sharer>(own: [u8; 32], chunks: u32, missing: &[u32], others: &[S]) -> Vec<u32> {
+    Fetchers::new(own, others, chunks).left(missing)
 }
 
 impl Sharing {
@@ -60,29 +100,18 @@ impl Sharing {
             return Vec::new();
         }
         let fetchers = Fetchers::new(self.own, others, chunk_count(file.size));
-        let index = |range: &(u64, u64)| u32::try_from(range.0 / CHUNK_BYTES).unwrap_or(u32::MAX);
-        let missing = file.ranges.iter().copied().filter(|range| !fetchers.has(index(range)));
-        let (mut awaited, free): (Vec<_>, Vec<_>) = missing.partition(|range| fetchers.bring(index(range)));
-        let (own, free): (Vec<_>, Vec<_>) =
-            free.into_iter().partition(|range| fetchers.owner(index(range)) == self.own);
-        let mut is_idle = own.is_empty();
-        for owner in &fetchers.ids {
-            let is_its = |&&range: &&(u64, u64)| fetchers.owner(index(&range)) == *owner;
-            let of_one: Vec<(u64, u64)> = free.iter().filter(is_its).copied().collect();
-            // Who is done takes over the last of what a slower one has not begun.
-            let taken =
-                if own.is_empty() { fetchers.taken_over(self.own, *owner, of_one.len()) } else { 0..0 };
-            is_idle &= taken.is_empty();
-            let left = of_one.iter().enumerate().filter(|(at, _)| !taken.contains(at));
-            awaited.extend(left.map(|(_, range)| *range));
-        }
-        is_idle &= !awaited.is_empty();
+        let index = |start: u64| u32::try_from(start / CHUNK_BYTES).unwrap_or(u32::MAX);
+        let ranges = file.ranges.iter().map(|range| (index(range.0), *range));
+        let missing: BTreeMap<u32, (u64, u64)> = ranges.filter(|(chunk, _)| !fetchers.has(*chunk)).collect();
+        let chunks: Vec<u32> = missing.keys().copied().collect();
+        let left = fetchers.left(&chunks);
+        let is_idle = !left.is_empty() && left.len() == chunks.len();
         let before = std::mem::replace(&mut self.idle_at, is_idle.then_some(now));
         if let Some(before) = before.filter(|_| is_idle) {
             self.waited = self.waited.saturating_add(now.saturating_duration_since(before));
         }
         if is_idle && self.waited >= IDLE_MAX {
-            let (chunks, seconds) = (awaited.len(), IDLE_MAX.as_secs());
+            let (chunks, seconds) = (left.len(), IDLE_MAX.as_secs());
             tracing::info!(
                 target: "events::model",
                 chunks,
@@ -90,34 +119,54 @@ impl Sharing {
                 "members did not bring what they were to fetch of a file: the hub is asked for it"
             );
             self.has_given_up = true;
-            awaited.clear();
+            return Vec::new();
         }
-        awaited
+        left.iter().filter_map(|chunk| missing.get(chunk).copied()).collect()
     }
 }
 
-impl<'a> Fetchers<'a> {
-    fn new(own: [u8; 32], others: &'a [OtherFetch], chunks: u32) -> Self {
-        let mut ids: Vec<[u8; 32]> = others.iter().map(|other| other.node).chain([own]).collect();
+impl<'a, S: Sharer> Fetchers<'a, S> {
+    fn new(own: [u8; 32], others: &'a [S], chunks: u32) -> Self {
+        let mut ids: Vec<[u8; 32]> = others.iter().map(S::node).chain([own]).collect();
         ids.sort_unstable();
         ids.dedup();
         let stripes = STRIPES_OF_NODE.saturating_mul(u32::try_from(ids.len()).unwrap_or(u32::MAX));
-        Self { others, ids, stripe_chunks: (chunks / stripes.max(1)).clamp(1, STRIPE_CHUNKS_MAX) }
+        Self { own, others, ids, stripe_chunks: (chunks / stripes.max(1)).clamp(1, STRIPE_CHUNKS_MAX) }
+    }
+
+    /// Of what no other has, what is left to others.
+    fn left(&self, missing: &[u32]) -> Vec<u32> {
+        let (mut left, mut has_own) = (Vec::new(), false);
+        let mut of_others: BTreeMap<[u8; 32], Vec<u32>> = BTreeMap::new();
+        for chunk in missing.iter().copied() {
+            let owner = self.owner(chunk);
+            match self.others.iter().any(|other| other.brings(chunk)) {
+                true => left.push(chunk),
+                false if owner == self.own => has_own = true,
+                false => of_others.entry(owner).or_default().push(chunk),
+            }
+        }
+        for (owner, chunks) in of_others {
+            // Who is done takes over the last of what a slower one has not begun.
+            let taken = if has_own { 0..0 } else { self.taken_over(self.own, owner, chunks.len()) };
+            let kept = chunks.into_iter().enumerate().filter(|(at, _)| !taken.contains(at));
+            left.extend(kept.map(|(_, chunk)| chunk));
+        }
+        left
     }
 
     fn has(&self, chunk: u32) -> bool {
-        self.others.iter().any(|other| other.state.held.has(chunk))
+        self.others.iter().any(|other| other.has(chunk))
     }
 
-    /// Whether it is on its way to one of the others.
-    fn bring(&self, chunk: u32) -> bool {
-        self.others.iter().any(|other| other.state.coming.has(chunk))
-    }
-
-    /// Whose stripe a chunk is in.
+    /// Whose stripe a chunk is in, of those that want it.
     fn owner(&self, chunk: u32) -> [u8; 32] {
+        let wants = |id: &[u8; 32]| {
+            *id == self.own || self.others.iter().any(|other| other.node() == *id && other.wants(chunk))
+        };
+        let wanting: Vec<[u8; 32]> = self.ids.iter().copied().filter(wants).collect();
         let stripe = (chunk / self.stripe_chunks) as usize;
-        self.ids[stripe % self.ids.len()]
+        wanting.get(stripe % wanting.len().max(1)).copied().unwrap_or(self.own)
     }
 
     /// Of so many chunks that an owner has not begun, those that another node takes over: each another part,
@@ -143,7 +192,7 @@ mod tests {
 
     fn other(node: u8, held: impl Fn(u32) -> bool, coming: impl Fn(u32) -> bool) -> OtherFetch {
         let state = PartialState { held: ChunkBits::of(COUNT, held), coming: ChunkBits::of(COUNT, coming) };
-        OtherFetch { node: [node; 32], state }
+        OtherFetch { node: [node; 32], state, is_whole: true }
     }
 
     /// Of the chunks that are wanted, those that are left to others.
@@ -175,6 +224,42 @@ mod tests {
         // What it has comes from it.
         let left = awaited(&mut Sharing::new([1; 32]), now, &all, &[other(2, |index| index < 10, none)]);
         assert!(left.iter().all(|index| *index >= 10) && left.len() < 16, "{left:?}");
+    }
+
+    /// A node that fetches layers: the chunks that it wants, and those on their way to it.
+    struct Layers(u8, std::ops::Range<u32>, &'static [u32]);
+
+    impl Sharer for Layers {
+        fn node(&self) -> [u8; 32] {
+            [self.0; 32]
+        }
+
+        fn has(&self, _: u32) -> bool {
+            false
+        }
+
+        fn brings(&self, chunk: u32) -> bool {
+            self.2.contains(&chunk)
+        }
+
+        fn wants(&self, chunk: u32) -> bool {
+            self.1.contains(&chunk)
+        }
+    }
+
+    #[test]
+    fn of_layers_that_overlap_the_common_chunks_alone_are_shared_out() {
+        let (of_first, of_second): (Vec<u32>, Vec<u32>) = ((0..20).collect(), (10..COUNT).collect());
+        let left_by_first = left_to_others([1; 32], COUNT, &of_first, &[Layers(2, 10..COUNT, &[])]);
+        let left_by_second = left_to_others([2; 32], COUNT, &of_second, &[Layers(1, 0..20, &[])]);
+        let mut both = [left_by_first.clone(), left_by_second].concat();
+        both.sort_unstable();
+        assert_eq!(both, (10..20).collect::<Vec<u32>>(), "each common chunk is left by one of them");
+        assert!(!left_by_first.is_empty() && left_by_first.len() < 10, "{left_by_first:?}");
+        // A third one that wants nothing of them changes nothing; what it brings is left to it.
+        let others = [Layers(2, 10..COUNT, &[]), Layers(3, 0..0, &[4])];
+        let left = left_to_others([1; 32], COUNT, &[4], &others);
+        assert_eq!(left, [4]);
     }
 
     #[test]

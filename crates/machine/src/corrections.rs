@@ -14,8 +14,8 @@ use std::time::Duration;
 use exo_cluster::EngineId;
 use exo_planner::{ExpectedStep, Phase, PlanDevice, PlanRequest, Workload, expected_step};
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceId, LayerRange, LayerRates, ModelShape, NodeId,
-    ShardPosition, StepFrame, Term, TypeRates, WeightTypes,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, KvDType, LayerRange, LayerRates, ModelShape,
+    NodeId, ShardPosition, StepFrame, Term, TypeRates, WeightTypes,
 };
 
 use crate::non_finite::NonFiniteSteps;
@@ -265,7 +265,7 @@ fn size_of(frame: &StepFrame) -> Option<StepSize> {
 pub(crate) fn expected(
     node: NodeId,
     facts: &DeviceFacts,
-    (shape, types, layers): (&ModelShape, Option<&WeightTypes>, LayerRange),
+    (shape, types, kv, layers): (&ModelShape, Option<&WeightTypes>, KvDType, LayerRange),
     (phase, prompt_tokens): (Phase, u32),
 ) -> Option<ExpectedStep> {
     let facts = DeviceFacts { corrections: Corrections::default(), ..facts.clone() };
@@ -274,6 +274,7 @@ pub(crate) fn expected(
     let request = PlanRequest {
         workload,
         weight_types: types.cloned(),
+        kv,
         ..PlanRequest::new(shape.clone(), prompt_tokens.saturating_add(1), vec![device])
     };
     expected_step(&request, layers, phase)

@@ -296,6 +296,8 @@ pub enum Answer {
     CheckWords(Vec<(NodeId, String)>),
     PlanFacts {
         links: Vec<exo_planner::LinkFacts>,
+        /// What a hop takes beside the wire, in seconds.
+        hop_s: Option<exo_planner::Figure>,
         /// The room that disks have for the model's file.
         disks: Vec<(NodeId, DiskRoom)>,
     },

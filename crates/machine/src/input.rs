@@ -465,6 +465,6 @@ pub enum Question {
     },
     /// The check words shown when members were admitted.
     CheckWords,
-    /// What every member knows of the cluster for a plan: measured links, and the room on disks.
+    /// What every member knows of the cluster for a plan: measured links and hops, and the room on disks.
     PlanFacts { model: ModelId },
 }

@@ -5,7 +5,7 @@
 //! can be slow, or wrong, in easier ways.
 
 use exo_cluster::wire::LinkReport;
-use exo_types::{DeviceFacts, LayerRates};
+use exo_types::{DeviceFacts, KvRates, LayerRates};
 
 use crate::bandwidth::{REFUSED_MAX, is_leap};
 
@@ -56,7 +56,9 @@ pub(crate) fn keep_rates(before: &[DeviceFacts], now: &mut [DeviceFacts]) {
 fn keep_layer(last: LayerRates, rates: &mut LayerRates) {
     let each = |rates: &LayerRates| {
         let per_s = [rates.prefill_read_bytes_per_s, rates.attention_flops_per_s, rates.activations_per_s];
-        per_s.map(|rate| rate as u64).into_iter().chain([(rates.layer_s * 1e9) as u64])
+        let of_kv = rates.kv_read_bytes_per_s.map(KvRates::by_type).into_iter().flatten();
+        let per_s = per_s.into_iter().map(|rate| rate as u64).chain([(rates.layer_s * 1e9) as u64]);
+        per_s.chain(of_kv.map(|(_, rate)| rate as u64))
     };
     if each(&last).zip(each(rates)).any(|(old, new)| is_leap(old, new)) {
         tracing::debug!(?last, ?rates, "what a layer takes is out of all proportion and not believed");
@@ -67,7 +69,7 @@ fn keep_layer(last: LayerRates, rates: &mut LayerRates) {
 #[cfg(test)]
 mod tests {
     use exo_cluster::wire::Bandwidth;
-    use exo_types::{DType, DeviceId, DeviceKind, NodeId, Provenance, TypeRates};
+    use exo_types::{DType, DeviceId, DeviceKind, KvRates, NodeId, Provenance, TypeRates};
 
     use super::*;
 
@@ -130,6 +132,7 @@ mod tests {
             attention_flops_per_s: 8e10,
             activations_per_s: 1e9,
             layer_s: 2e-5,
+            kv_read_bytes_per_s: Some(KvRates { f32: 4e9, f16: 3e9, q8: 2e9 }),
         };
         let with = |rates: LayerRates| {
             let [mut device] = device(Some(1e9));
@@ -144,6 +147,9 @@ mod tests {
         let (faster, slower) =
             (LayerRates { attention_flops_per_s: 1e13, ..usual }, LayerRates { layer_s: 0.5, ..usual });
         assert_eq!((told(faster), told(slower)), (Some(usual), Some(usual)));
+        let of_kv =
+            |f32, q8| LayerRates { kv_read_bytes_per_s: Some(KvRates { f32, f16: 3e9, q8 }), ..usual };
+        assert_eq!([of_kv(4e12, 2e9), of_kv(4e9, 2e6)].map(told), [Some(usual); 2]);
         let near = LayerRates { attention_flops_per_s: 4e10, layer_s: 1e-4, ..usual };
         assert_eq!(told(near), Some(near));
     }

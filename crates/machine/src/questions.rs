@@ -53,10 +53,11 @@ impl NodeMachine {
                 Answer::Leaving
             }
             Question::Requests => Answer::Requests(self.request_views()),
-            Question::PlanFacts { model } => Answer::PlanFacts {
-                links: exo_cluster::link_facts(&self.reports, |_| true),
-                disks: self.disk_rooms(model),
-            },
+            Question::PlanFacts { model } => {
+                let links = exo_cluster::link_facts(&self.reports, |_| true);
+                let hop_s = exo_cluster::hop_seconds(&self.reports, &links, self.state());
+                Answer::PlanFacts { links, hop_s, disks: self.disk_rooms(model) }
+            }
             Question::CheckWords => {
                 let words = self.joining.words().iter().map(|(node, words)| (*node, words.clone()));
                 Answer::CheckWords(words.collect())

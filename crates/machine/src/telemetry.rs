@@ -6,11 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_api as api;
 use exo_cluster::Scheduler;
 use exo_cluster::wire::{
-    Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, PullReport, StageReport, limits,
+    FetchSource, Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, PullReport, StageReport,
+    limits,
 };
 use exo_types::{DeviceFacts, DeviceKind, Monitor, NodeId, PlacementId, Time};
 
 use crate::NodeMachine;
+use crate::names::Names;
 
 /// When a member's last report came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,7 +86,9 @@ impl NodeMachine {
             stages: report.map(|report| self.stage_telemetry(report)).unwrap_or_default(),
             instances: report.map(|report| self.instance_telemetry(report)).unwrap_or_default(),
             requests: report.map(request_telemetry).unwrap_or_default(),
-            pulls: report.map(pull_telemetry).unwrap_or_default(),
+            pulls: report
+                .map(|report| pull_telemetry(&report.measured.pulls, &self.names))
+                .unwrap_or_default(),
         }
     }
 
@@ -253,7 +257,7 @@ fn request_telemetry(report: &NodeReport) -> Vec<api::ModelRequestsView> {
 }
 
 /// A state that this node does not know is another build's: that download is not shown.
-fn pull_telemetry(report: &NodeReport) -> Vec<api::NodePullView> {
+fn pull_telemetry(pulls: &[PullReport], names: &Names) -> Vec<api::NodePullView> {
     let view = |pull: &PullReport| {
         Some(api::NodePullView {
             // Members are not believed to have made it one line.
@@ -262,9 +266,19 @@ fn pull_telemetry(report: &NodeReport) -> Vec<api::NodePullView> {
             verified_bytes: pull.verified_bytes,
             total_bytes: pull.total_bytes,
             bytes_per_s: pull.bytes_per_s.map(|rate| rate as f64),
+            sources: source_views(&pull.sources, names),
         })
     };
-    report.measured.pulls.iter().filter_map(view).collect()
+    pulls.iter().filter_map(view).collect()
+}
+
+/// What came from where, in the cluster's names.
+pub(crate) fn source_views(sources: &[FetchSource], names: &Names) -> Vec<api::FetchSourceView> {
+    let view = |source: &FetchSource| {
+        let FetchSource { member, bytes, bytes_per_s } = *source;
+        api::FetchSourceView { member: member.map(|node| names.of(node)), bytes, bytes_per_s }
+    };
+    sources.iter().map(view).collect()
 }
 
 fn requests_view(totals: &ModelTotals) -> api::ModelRequestsView {

@@ -10,8 +10,7 @@ use std::net::SocketAddr;
 use exo_api as api;
 use exo_api::plan::PlanObjective;
 use exo_cluster::wire::{
-    Bandwidth, FetchSource, HeldModel, LoadReport, NodeReport, PhaseTimes, RecentPackets, SequenceTimes,
-    StageReport,
+    Bandwidth, HeldModel, LoadReport, NodeReport, PhaseTimes, RecentPackets, SequenceTimes, StageReport,
 };
 use exo_cluster::{
     InstanceRequest, InstanceState, InstanceView, Moving, NodeName, PlaceObjective, StageStatus, State,
@@ -24,7 +23,7 @@ use exo_types::{
 
 use crate::joining::Request;
 use crate::names::Names;
-use crate::telemetry::load_view;
+use crate::telemetry::{load_view, source_views};
 
 pub use self::prediction::view as prediction_view;
 
@@ -220,8 +219,8 @@ impl ViewInputs<'_> {
         let total: u64 = reports.iter().map(busy_us).sum();
         let wanted = self.state.instances().get(&placement.instance).map(|i| &i.request);
         let objective = wanted.map(|wanted| wanted.objective);
-        let expected =
-            wanted.and_then(|wanted| prediction::of(placement, wanted, load.as_ref(), self.reports));
+        let known = (self.reports, self.state);
+        let expected = wanted.and_then(|wanted| prediction::of(placement, wanted, load.as_ref(), known));
         let predicted = expected.as_ref().map(|expected| expected.whole);
         let stages = placement.shards().zip(&reports).map(|((at, shard), report)| {
             let share = have_all_told.then(|| busy_us(report) as f64 / total as f64);
@@ -230,7 +229,7 @@ impl ViewInputs<'_> {
             let alone = expected.as_ref().and_then(|expected| expected.alone.as_ref());
             let measured = alone.and_then(|alone| alone.stages.get(at.stage as usize).copied());
             let progress = (self.stage_progress)(instance, at.stage as usize);
-            let sources = || self.fetch_sources(*report);
+            let sources = || report.map(|r| source_views(&r.sources, self.names)).unwrap_or_default();
             let progress = progress.map(|progress| api::StageProgressView { sources: sources(), ..progress });
             api::StageView {
                 predicted,
@@ -272,16 +271,6 @@ impl ViewInputs<'_> {
             measured_tokens_per_s: load.as_ref().and_then(|load| load.tokens_per_s),
             measured_alone: expected.as_ref().and_then(|expected| Some(expected.alone.as_ref()?.answer)),
         }
-    }
-
-    /// What came from where to a stage that is fetched.
-    fn fetch_sources(&self, report: Option<&StageReport>) -> Vec<api::FetchSourceView> {
-        let sources = report.map(|report| report.sources.as_slice()).unwrap_or_default();
-        let view = |source: &FetchSource| {
-            let FetchSource { member, bytes, bytes_per_s } = *source;
-            api::FetchSourceView { member: member.map(|node| self.name_of(node)), bytes, bytes_per_s }
-        };
-        sources.iter().map(view).collect()
     }
 
     /// Whether a machine that is there has a model's file, or can fetch it.

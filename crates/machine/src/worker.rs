@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use exo_cluster::wire::{FetchSource, NodeReport, StageReport};
 use exo_cluster::{
-    Action, ComputeResult, EngineId, HOLDERS_NAMED_MAX, LoadFailure, LoadFault, StageInput, StageMachine,
-    StagePagesLeft, StageStatus, WorkerInput,
+    Action, ComputeResult, EngineId, HOLDERS_NAMED_MAX, InstanceRequest, LoadFailure, LoadFault, StageInput,
+    StageMachine, StagePagesLeft, StageStatus, WorkerInput,
 };
 use exo_types::{ModelId, NodeId, ShardPosition, ShardSpec, Term};
 
@@ -482,7 +482,8 @@ impl NodeMachine {
         let instance = wanted.map(|desired| desired.placement.instance);
         let placed = instance.and_then(|instance| self.state().instances().get(&instance));
         let Some((facts, placed)) = facts.zip(placed) else { return };
-        let model = (&placed.request.shape, placed.request.weight_types.as_deref(), spec.layers);
+        let InstanceRequest { shape, weight_types, kv, .. } = &placed.request;
+        let model = (shape, weight_types.as_deref(), *kv, spec.layers);
         if let Some(expected) = expected(self.me, facts, model, (phase, tokens)) {
             self.step_corrections.learn(&facts.clone(), phase, expected, took);
         }

@@ -9,7 +9,7 @@ use exo_backend::{Buffer, Exchange, KvCache, Op, Recording, RopeStyle, Rows, Wei
 use exo_formats::{ModelConfig, RopeStyle as StoredRopeStyle};
 use exo_types::Shard;
 
-use crate::{Block, LayerWeights, StepBuffers, WeightSource};
+use crate::{Block, LayerWeights, ShardWeights, StepBuffers};
 
 /// Writes the layers of `shard`, with the embedding before them where the shard has it. Reads `buffers.ids`
 /// or `buffers.hidden`, leaves its result in `buffers.hidden`.
@@ -19,7 +19,7 @@ pub fn record_layers(
     config: &ModelConfig,
     block: &Block,
     shard: &Shard,
-    weights: &dyn WeightSource,
+    weights: &ShardWeights,
     buffers: &StepBuffers,
     kv: &KvCache,
     exchange: &dyn Exchange,
@@ -30,9 +30,8 @@ pub fn record_layers(
     }
     for (index, layer) in shard.layers.iter().enumerate() {
         recorder.out.push(Op::LayerBoundary { layer });
-        let weights = weights.acquire(layer);
-        recorder.attention(index, &weights);
-        recorder.feed_forward(&weights);
+        recorder.attention(index, &weights.layers[index]);
+        recorder.feed_forward(&weights.layers[index]);
     }
     recorder.out
 }
@@ -41,8 +40,8 @@ pub fn record_layers(
 /// after the layers, as often as there are rows to be had.
 ///
 /// Panics if `weights` or `buffers` have no head.
-pub fn record_norm(config: &ModelConfig, weights: &dyn WeightSource, buffers: &StepBuffers) -> Recording {
-    let head = weights.head().expect("the shard has a head, so its weights were loaded");
+pub fn record_norm(config: &ModelConfig, weights: &ShardWeights, buffers: &StepBuffers) -> Recording {
+    let head = weights.head.as_ref().expect("the shard has a head, so its weights were loaded");
     let buffers_of_head = buffers.head.as_ref().expect("the shard has a head, so it has buffers for it");
     let selected = &buffers_of_head.selected;
     let mut out = Recording::default();
@@ -64,8 +63,8 @@ pub fn record_norm(config: &ModelConfig, weights: &dyn WeightSource, buffers: &S
 }
 
 /// Writes the output head: the rows that [`record_norm`] normalises, to logits and the place of the greatest.
-pub fn record_head(config: &ModelConfig, weights: &dyn WeightSource, buffers: &StepBuffers) -> Recording {
-    let head = weights.head().expect("the shard has a head, so its weights were loaded");
+pub fn record_head(config: &ModelConfig, weights: &ShardWeights, buffers: &StepBuffers) -> Recording {
+    let head = weights.head.as_ref().expect("the shard has a head, so its weights were loaded");
     let buffers_of_head = buffers.head.as_ref().expect("the shard has a head, so it has buffers for it");
     let mut out = record_norm(config, weights, buffers);
     out.push(Op::MatMul {
@@ -88,7 +87,7 @@ pub fn record_head(config: &ModelConfig, weights: &dyn WeightSource, buffers: &S
 struct Recorder<'a> {
     config: &'a ModelConfig,
     block: &'a Block,
-    weights: &'a dyn WeightSource,
+    weights: &'a ShardWeights,
     buffers: &'a StepBuffers,
     kv: &'a KvCache,
     exchange: &'a dyn Exchange,
@@ -97,7 +96,7 @@ struct Recorder<'a> {
 
 impl Recorder<'_> {
     fn embedding(&mut self) {
-        let table = self.weights.embedding().expect("the shard has the embedding, so it was loaded");
+        let table = self.weights.embedding.as_ref().expect("the shard has the embedding, so it was loaded");
         let ids = self.buffers.ids.as_ref().expect("the shard has the embedding, so it has a buffer for ids");
         self.out.push(Op::Embed { table: table.clone(), ids: ids.clone(), out: self.buffers.hidden.clone() });
     }
@@ -187,7 +186,7 @@ impl Recorder<'_> {
         self.out.push(Op::Rope {
             x: x.clone(),
             positions: self.buffers.batch.positions.clone(),
-            frequencies: self.weights.rope_frequencies().clone(),
+            frequencies: self.weights.rope_frequencies.clone(),
             heads,
             head_dim: self.config.head_dim as usize,
             style: match self.config.rope.style {

@@ -27,5 +27,5 @@ pub use block::{Block, ModelError};
 pub use buffers::{HeadBuffers, StepBuffers, StepLimits};
 pub use decoder::{record_head, record_layers, record_norm};
 pub use weights::{
-    HeadWeights, LayerWeights, QkNorm, QkvBias, WeightSource, op_on, rope_frequencies, tensor_shape,
+    HeadWeights, LayerWeights, QkNorm, QkvBias, ShardWeights, op_on, rope_frequencies, tensor_shape,
 };

@@ -8,20 +8,17 @@ use exo_types::{DType, TensorView};
 
 use crate::Block;
 
-/// Hands out weights. What is acquired stays in device memory at least as long as the guard, so that a source
-/// may load layers when they are asked for and evict those nobody holds.
-pub trait WeightSource {
-    /// The weights of one layer. Panics on a layer the shard does not hold.
-    fn acquire(&self, layer: u32) -> Arc<LayerWeights>;
-
+/// The weights of a shard, on its device.
+#[derive(Clone, Debug)]
+pub struct ShardWeights {
+    /// Those of its layers, in order.
+    pub layers: Vec<LayerWeights>,
     /// The embedding table, where the shard has it.
-    fn embedding(&self) -> Option<&Weight>;
-
+    pub embedding: Option<Weight>,
     /// Norm and output head, where the shard has them.
-    fn head(&self) -> Option<&HeadWeights>;
-
+    pub head: Option<HeadWeights>,
     /// `[D/2]` radians per position.
-    fn rope_frequencies(&self) -> &Weight;
+    pub rope_frequencies: Weight,
 }
 
 /// One layer. C hidden width, H and K heads of D elements, F feed-forward width.

@@ -68,7 +68,7 @@ pub(crate) enum Ask {
     Burst,
     /// Its last log lines.
     Logs(LogAsk),
-    /// Which chunks it has of a model of a hub, and which it is fetching: [`PeerChunks`].
+    /// Which chunks it has of a model of a hub, which it is fetching, and which it wants: [`PeerChunks`].
     Held(ModelId),
     /// A chunk of a model of a hub that the holder fetches for this, if it has not got it.
     Relay {
@@ -142,6 +142,25 @@ const CHECKS_BYTES_MAX: u64 = 256 << 10;
 /// Chunks that a member may say to be fetching: of each fetch a batch, and far more batches than there are
 /// devices.
 pub(crate) const COMING_MAX: usize = 4096;
+/// Runs of chunks that a member may say to want: layers stand in few pieces of their files.
+pub(crate) const WANTED_RUNS_MAX: usize = 1024;
+
+/// Chunks of a file that stand behind each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChunkRun {
+    /// The first one.
+    pub first: ChunkRef,
+    /// How many.
+    pub count: u32,
+}
+
+impl ChunkRun {
+    /// Whether the chunk is one of them.
+    pub fn has(&self, chunk: ChunkRef) -> bool {
+        let behind = chunk.index.checked_sub(self.first.index).filter(|_| chunk.file == self.first.file);
+        behind.is_some_and(|behind| behind < self.count)
+    }
+}
 
 /// What a member has of a model of a hub.
 pub struct PeerChunks {
@@ -149,6 +168,8 @@ pub struct PeerChunks {
     pub held: HeldMap,
     /// On their way to it from the hub.
     pub coming: BTreeSet<ChunkRef>,
+    /// What its fetches under way are for, held or not, where it asks the hub itself.
+    pub wanted: Vec<ChunkRun>,
 }
 
 /// How chunks are asked for.
@@ -158,6 +179,9 @@ pub enum ChunkSource {
     Disk,
     /// What it may fetch from a hub for this.
     Hub,
+    /// What it has of the file with this SHA-256, which it is fetching whole: blocks that are as long as the
+    /// chunks.
+    Pulled([u8; 32]),
 }
 
 /// How a fetch of chunks goes.
@@ -239,6 +263,9 @@ impl FetchError {
     }
 }
 
+/// Hears why a holder does not give a chunk; an error ends the fetch from it.
+pub type NoteRefused<'a> = &'a mut (dyn FnMut(ChunkRef, FetchError) -> Result<(), FetchError> + Send);
+
 /// What came for a chunk that was asked for, or why the holder refuses it.
 type ChunkAnswer = Result<bytes::Bytes, FetchError>;
 
@@ -307,21 +334,23 @@ impl Fetcher {
         }
     }
 
-    /// Which chunks the holder has of a model of a hub, and which it is fetching.
+    /// Which chunks the holder has of a model of a hub, which it is fetching, and which it wants.
     pub async fn held(&mut self, manifest: &Manifest) -> Result<PeerChunks, FetchError> {
         let model = manifest.root();
-        // Numbers of chunks take 2 to 10 bytes, and are 8 in memory: a longer list is refused before it is
-        // one.
-        let bytes_max = HeldMap::encoded_len(manifest) + 10 * COMING_MAX as u64 + 20;
+        // Numbers of chunks take 2 to 10 bytes, and are 8 in memory; a run has one more. A longer list is
+        // refused before it is one.
+        let lists_bytes_max = 10 * COMING_MAX as u64 + 15 * WANTED_RUNS_MAX as u64;
+        let bytes_max = HeldMap::encoded_len(manifest) + lists_bytes_max + 30;
         let bytes = self.asked(&Ask::Held(model), bytes_max).await?;
         let wrong = || self.wrong("no list of chunks");
         if bytes.len() as u64 > bytes_max {
             let len = bytes.len();
             return Err(self.wrong(format!("a list of chunks of {len} bytes, at most {bytes_max} are taken")));
         }
-        let (held, coming): (Vec<u8>, Vec<ChunkRef>) = postcard::from_bytes(&bytes).map_err(|_| wrong())?;
+        let (held, coming, wanted): (Vec<u8>, Vec<ChunkRef>, Vec<ChunkRun>) =
+            postcard::from_bytes(&bytes).map_err(|_| wrong())?;
         let held = HeldMap::decode(&held, model, manifest).ok_or_else(wrong)?;
-        Ok(PeerChunks { held, coming: coming.into_iter().collect() })
+        Ok(PeerChunks { held, coming: coming.into_iter().collect(), wanted })
     }
 
     /// Has the holder go on with the SHA-256 of a file.
@@ -337,14 +366,14 @@ impl Fetcher {
     }
 
     /// Fetches its share of some chunks into `partial`; `progress` is told of each. Every chunk is verified
-    /// against the manifest before it is written, as far as that knows it. What the holder refuses of its own
-    /// disk, or sends wrong, is noted in `refused`, and the others come.
+    /// against the manifest before it is written, as far as that knows it. `refused` hears of each that the
+    /// holder refuses or sends wrong, and says whether the others are to come.
     pub async fn chunks(
         &mut self,
         partial: &Arc<PartialModel>,
         share: &ChunkShare<'_>,
         from: ChunkSource,
-        refused: &mut RefusedChunks,
+        refused: NoteRefused<'_>,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
         (self.received_bytes, self.received_in) = (0, Duration::ZERO);
@@ -352,6 +381,7 @@ impl Fetcher {
         let of = match from {
             ChunkSource::Disk => AskedOf::Model(partial.id()),
             ChunkSource::Hub => AskedOf::Relayed(partial.id()),
+            ChunkSource::Pulled(sha256) => AskedOf::PartialFile(sha256),
         };
         let mut asked = AskedChunks::new(of, manifest, share);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
@@ -360,14 +390,12 @@ impl Fetcher {
                 Err(error) => Err(error),
             };
             let is_here = kept.is_ok();
-            match (kept, from) {
-                (Ok(len), _) => {
+            match kept {
+                Ok(len) => {
                     progress(FetchProgress::From(self.holder, len));
                     progress(FetchProgress::Stored(len));
                 }
-                (Err(error), ChunkSource::Disk) => refused.note(Instant::now(), chunk, error)?,
-                // What a hub refuses a member, it refuses it for all of them.
-                (Err(error), ChunkSource::Hub) => return Err(error),
+                Err(error) => refused(chunk, error)?,
             }
             share.answered(Instant::now(), chunk, is_here);
         }
@@ -609,8 +637,8 @@ mod tests {
         let mut refused = RefusedChunks::default();
         let mut fetcher = member.dialled().await;
         let all = SharedChunks::new(&all);
-        let fetched =
-            fetcher.chunks(&partial, &all.whole(), ChunkSource::Disk, &mut refused, &mut |_| {}).await;
+        let note = &mut |chunk, error| refused.note(Instant::now(), chunk, error);
+        let fetched = fetcher.chunks(&partial, &all.whole(), ChunkSource::Disk, note, &mut |_| {}).await;
         (fetched, partial.held_chunks().iter().map(|chunk| chunk.index).collect(), refused)
     }
 
@@ -649,7 +677,6 @@ mod tests {
         let member = FakeMember::start(move |_| (KIND_BYTES, vec![0; longest])).await;
         let first = ChunkRef { file: 0, index: 0 };
         let logs = LogAsk { level: None, target: None, request: None, after: 0, limit: 1 };
-        let mut refused = RefusedChunks::default();
         // Each over a channel of its own: none goes on.
         let errors = [
             member.dialled().await.held(partial.manifest()).await.err(),
@@ -664,7 +691,8 @@ mod tests {
             {
                 let mut fetcher = member.dialled().await;
                 let (all, from) = (SharedChunks::new(&[first]), ChunkSource::Disk);
-                fetcher.chunks(&partial, &all.whole(), from, &mut refused, &mut |_| {}).await.err()
+                let note = &mut |_: ChunkRef, error: FetchError| -> Result<(), FetchError> { Err(error) };
+                fetcher.chunks(&partial, &all.whole(), from, note, &mut |_| {}).await.err()
             },
         ];
         for (number, error) in errors.into_iter().enumerate() {
@@ -689,8 +717,8 @@ mod tests {
         let all: Vec<ChunkRef> = (0..20).map(|index| ChunkRef { file: 0, index }).collect();
         let (mut refused, mut fetcher) = (RefusedChunks::default(), member.dialled().await);
         let all = SharedChunks::new(&all);
-        let fetched =
-            fetcher.chunks(&partial, &all.whole(), ChunkSource::Disk, &mut refused, &mut |_| {}).await;
+        let note = &mut |chunk, error| refused.note(Instant::now(), chunk, error);
+        let fetched = fetcher.chunks(&partial, &all.whole(), ChunkSource::Disk, note, &mut |_| {}).await;
         assert!(matches!(fetched, Err(FetchError::TooManyRefused { .. })), "{fetched:?}");
         assert_eq!(partial.held_bytes(), 0);
     }

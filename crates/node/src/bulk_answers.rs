@@ -2,7 +2,7 @@
 //! to the loop.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
 use exo_hub::BlockError;
@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::bulk::{
     ASK_LIMITS, Ask, BURST_FRAME_BYTES, BURST_FRAMES, COMING_MAX, DIGEST_CHUNKS_MAX, KIND_ASK, KIND_BYTES,
-    KIND_REFUSED, LIMITS, LOG_ANSWER_BYTES_MAX,
+    KIND_REFUSED, LIMITS, LOG_ANSWER_BYTES_MAX, WANTED_RUNS_MAX,
 };
 use crate::doctor::{Doctor, DoctorError};
 use crate::events::{DeviceEvent, Event, EventSender};
@@ -235,7 +235,9 @@ fn look_up(library: &Library, log: &LogCapture, ask: &Ask) -> Result<Vec<u8>, Re
             let held = store.held(*model)?;
             let mut coming = library.hub().coming(*model);
             coming.truncate(COMING_MAX);
-            Ok(postcard::to_allocvec(&(held, coming))?)
+            let mut wanted = library.hub().wanted(*model, Instant::now());
+            wanted.truncate(WANTED_RUNS_MAX);
+            Ok(postcard::to_allocvec(&(held, coming, wanted))?)
         }
         Ask::Digest { model, first, count, state } => {
             let partial = store.partial(*model)?.ok_or(Refusal::NotHeld)?;

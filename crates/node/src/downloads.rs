@@ -10,6 +10,7 @@ mod members;
 mod pull;
 mod rate;
 mod register;
+mod reports;
 mod saved;
 mod updates;
 mod views;
@@ -24,6 +25,7 @@ use exo_api::{
     HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
     UpdateQuery, UpdateView,
 };
+use exo_cluster::wire::PullReport;
 use exo_hub::{Cancel, Client, HubError, KeptDownloads, Memory, Reference, RegistryReference, Settings};
 use exo_stdx::unix_s;
 use exo_types::ModelId;
@@ -111,6 +113,16 @@ impl NodeDownloads {
     pub fn lister(&self) -> impl Fn() -> Vec<PullView> + Send + use<> {
         let shared = self.shared.clone();
         move || shared.list()
+    }
+
+    /// What all members are told of them, as often as it is called.
+    pub fn reporter(&self) -> impl Fn() -> Vec<PullReport> + Send + Sync + use<> {
+        let shared = self.shared.clone();
+        move || {
+            let (pulls, view) = (shared.list(), shared.view.borrow());
+            let named = |name: &str| view.nodes.iter().find(|node| node.name == name);
+            reports::reports(pulls, &|name| named(name)?.id.parse().ok())
+        }
     }
 
     /// The list as an earlier run of the node left it; what was not paused goes on.

@@ -42,7 +42,7 @@ use crate::cache::CacheRequest;
 use crate::details::Details;
 use crate::events::EventSender;
 use crate::heads::HeadReader;
-use crate::questions::{plan_facts, planner_inputs};
+use crate::questions::{PlanFacts, plan_facts, planner_inputs};
 use crate::{described, planning};
 
 /// Types that hub repositories have of most models, the largest first.
@@ -125,7 +125,7 @@ impl FitsCluster {
     ) -> Result<Self, AdminError> {
         let model = model.unwrap_or(ModelId([0; 32]));
         let inputs = planner_inputs(node, view, model, None).await?;
-        let (links, disks) = plan_facts(node, model).await?;
+        let PlanFacts { links, disks, .. } = plan_facts(node, model).await?;
         let links = inputs.links(links);
         let devices = inputs.devices_without_idle();
         let CacheRequest { context_tokens, slots, cache_tokens, kv, .. } = usual;
@@ -195,6 +195,7 @@ impl FitsCluster {
         PlanRequest {
             slots,
             cache_tokens,
+            kv,
             links: self.links.clone(),
             disks: model.disks.clone(),
             weight_types: model.weight_types.clone(),

@@ -10,7 +10,6 @@ mod fetches;
 mod joining;
 mod journal;
 mod links;
-mod pulls;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -15,7 +15,7 @@ use exo_store::{ChunkError, ChunkRef, Manifest, PartialModel, StoreError};
 use exo_types::ModelId;
 use tokio::sync::mpsc;
 
-use crate::bulk::FetchProgress;
+use crate::bulk::{ChunkRun, FetchProgress};
 use crate::host::Host;
 use exo_accelerators::chain;
 
@@ -54,6 +54,9 @@ struct HubState {
     named: BTreeSet<ModelId>,
     /// Chunks on their way here.
     coming: BTreeMap<ModelId, BTreeSet<ChunkRef>>,
+    /// What fetches under way are for, each with a number of its own.
+    wanted: BTreeMap<(ModelId, u64), Vec<ChunkRun>>,
+    wanted_last: u64,
     relays: usize,
     /// The client for what members ask for of models that no command here named: one, so that its connections
     /// and addresses last.
@@ -192,6 +195,25 @@ impl HubBytes {
     /// Chunks of a model that are on their way here from its hub.
     pub fn coming(&self, model: ModelId) -> Vec<ChunkRef> {
         self.lock().coming.get(&model).map(|all| all.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// These chunks are wanted as long as what is returned is there.
+    pub fn want(&self, model: ModelId, chunks: &[ChunkRef]) -> Wanted<'_> {
+        let mut state = self.lock();
+        state.wanted_last += 1;
+        let key = (model, state.wanted_last);
+        state.wanted.insert(key, runs(chunks));
+        Wanted { hub: self, key }
+    }
+
+    /// What is wanted of a model here; nothing while this node does not ask the hub for it itself.
+    pub fn wanted(&self, model: ModelId, now: Instant) -> Vec<ChunkRun> {
+        let state = self.lock();
+        if state.hub.wait_left(now).is_some() || !state.hub.is_to_be_asked(model, now) {
+            return Vec::new();
+        }
+        let of_model = state.wanted.range((model, 0)..=(model, u64::MAX));
+        of_model.flat_map(|(_, runs)| runs).copied().collect()
     }
 
     /// Fetches chunks into `partial`. Meanwhile they are among those that are [coming](Self::coming). Whether
@@ -447,6 +469,33 @@ impl Drop for Coming<'_> {
     }
 }
 
+/// Chunks in order, as runs.
+fn runs(chunks: &[ChunkRef]) -> Vec<ChunkRun> {
+    let mut runs: Vec<ChunkRun> = Vec::new();
+    for first in chunks.iter().copied() {
+        let last = runs.last_mut().filter(|run| {
+            run.first.file == first.file && run.first.index.checked_add(run.count) == Some(first.index)
+        });
+        match last {
+            Some(run) => run.count += 1,
+            None => runs.push(ChunkRun { first, count: 1 }),
+        }
+    }
+    runs
+}
+
+/// Chunks are wanted as long as this is there.
+pub struct Wanted<'a> {
+    hub: &'a HubBytes,
+    key: (ModelId, u64),
+}
+
+impl Drop for Wanted<'_> {
+    fn drop(&mut self) {
+        self.hub.lock().wanted.remove(&self.key);
+    }
+}
+
 /// One of the chunks that are fetched for others.
 struct Relay<'a>(&'a HubBytes);
 
@@ -511,6 +560,28 @@ mod tests {
         hub.succeeded(ModelId([1; 32]));
         hub.note_wait(start, &limited(u64::MAX));
         assert_eq!(hub.wait_left(at(1)), None);
+    }
+
+    #[test]
+    fn what_fetches_are_for_is_wanted_until_they_end_and_while_the_hub_is_asked_here() {
+        let hub = HubBytes::new(Arc::new(SystemHost), "/nonexistent".into());
+        let (model, now) = (ModelId([1; 32]), Instant::now());
+        let chunk = |index| ChunkRef { file: 0, index };
+        let run = |index, count| ChunkRun { first: chunk(index), count };
+        let of_head =
+            hub.want(model, &[chunk(0), chunk(1), chunk(2), ChunkRef { file: 1, index: 3 }, chunk(9)]);
+        let of_layers = hub.want(model, &[chunk(5)]);
+        let in_other = ChunkRun { first: ChunkRef { file: 1, index: 3 }, count: 1 };
+        assert_eq!(hub.wanted(model, now), [run(0, 3), in_other, run(9, 1), run(5, 1)]);
+        assert!(hub.wanted(ModelId([2; 32]), now).is_empty());
+        assert!(run(5, 2).has(chunk(6)) && !run(5, 2).has(chunk(7)) && !run(5, 2).has(chunk(4)));
+        assert!(!run(5, 2).has(ChunkRef { file: 1, index: 5 }));
+        drop(of_head);
+        hub.lock().hub.failed(model, now, "no route".to_owned());
+        assert!(hub.wanted(model, now).is_empty(), "another is to ask");
+        assert_eq!(hub.wanted(model, now + HUB_AGAIN), [run(5, 1)]);
+        drop(of_layers);
+        assert!(hub.wanted(model, now + HUB_AGAIN).is_empty());
     }
 
     #[test]

@@ -446,7 +446,9 @@ impl Library {
             return Ok(());
         }
         if partial.manifest().hub.is_some() {
-            let obtaining = Obtaining::new(&self.endpoint, &self.hub, partial, holders, received);
+            let members = self.room.members();
+            let from = (holders, members.as_slice());
+            let obtaining = Obtaining::new(&self.endpoint, &self.hub, partial, from, received);
             return obtaining.run(chunks, progress).await;
         }
         holders::chunks(&self.endpoint, partial, chunks, holders, progress, received).await

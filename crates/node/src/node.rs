@@ -134,7 +134,7 @@ impl Node {
             stop: stopped.clone(),
         });
         let own = own_facts(hands.library.clone(), downloads.lister());
-        hands.devices.pulls = Box::new(downloads.lister());
+        hands.devices.pulls = Box::new(downloads.reporter());
         let found_at = config.discovery.then(|| listen.ip());
         let facade = NodeFacade {
             node: events.clone(),

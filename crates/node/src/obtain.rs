@@ -1,55 +1,58 @@
-//! Chunks of a model that was known before it was fetched: from members that have them, a few at once, else
-//! from its hub, else through a member that reaches the hub.
+//! Chunks of a model that was known before it was fetched: from members that have them, a few at once, and
+//! meanwhile from its hub what no member has; where the hub gives nothing, through a member that reaches it.
 //!
-//! Nodes that fetch at the same time look at each other's lists between two batches: what a member is
-//! fetching is left to it and taken from it afterwards, so that a byte leaves the hub about once. Only what
-//! really is under way is on such a list, so no two nodes wait for each other; and a list that does not
-//! shrink is not waited for long. A chunk that a member refuses because its own is damaged is left to it for
-//! a moment, too: it fetches that again, and is asked once more.
+//! Nodes that fetch at the same time look at each other's lists all the while: what a member is fetching is
+//! left to it and taken from it afterwards, and of what several want each asks the hub for [another
+//! part](left_to_others), so that a byte leaves the hub about once. A member that pulls a file whole gives
+//! what it has of it in the same way. Only what really is under way, or about to be, is on such a list, so no
+//! two nodes wait for each other; and a list that does not shrink is not waited for long. A chunk that a
+//! member refuses because its own is damaged is left to it for a moment, too: it fetches that again, and is
+//! asked once more.
 
-use std::collections::BTreeSet;
+mod peers;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_hub::HubError;
+use exo_hub::{BLOCK_BYTES, HubError, left_to_others};
 use exo_machine::Holder;
-use exo_store::{ChunkRef, PartialModel};
+use exo_store::{ChunkRef, HubFile, Manifest, PartialModel};
 use exo_transport::Endpoint;
-use exo_types::NodeId;
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 
-use crate::bulk::{ChunkShare, RefusedChunks, SOURCES_MAX, SharedChunks};
-use crate::bulk::{ChunkSource, FetchError, FetchProgress, Fetcher, PeerChunks};
+pub use self::peers::Received;
+use self::peers::{Destination, FileSharer, Peer, PeerKind, Tell};
+use crate::bulk::{FetchError, FetchProgress, SOURCES_MAX, SharedChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
 
 /// Chunks that are asked of the hub between two looks at what members have.
 const BATCH_CHUNKS: usize = 64;
+/// The same at first: of two that begin at once, the one that looked first has not seen the other.
+const FIRST_BATCH_CHUNKS: usize = 8;
 /// For what a member is fetching to come nearer: its own client notices a stall within five seconds.
 const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(20);
-/// After a member has failed, until it is asked again.
-const PEER_AGAIN: Duration = Duration::from_secs(20);
-/// Between two looks while the hub asks to wait.
+/// Between two looks while the hub asks to wait, or only members give.
 const WAIT_LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-/// Hears from whom how many bytes came, and how long that took.
-pub type Received<'a> = &'a (dyn Fn(NodeId, (u64, Duration)) + Send + Sync);
-
-/// Where chunks of members go, and how these are reached.
-#[derive(Clone, Copy)]
-struct Destination<'a> {
-    endpoint: &'a Endpoint,
-    partial: &'a Arc<PartialModel>,
-    received: Received<'a>,
-}
+/// Between two looks whether each member has said what it has, when a fetch begins.
+const FIRST_LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub struct Obtaining<'a> {
     destination: Destination<'a>,
     hub: &'a Arc<HubBytes>,
     partial: &'a Arc<PartialModel>,
+    /// The nearest first.
     peers: Vec<Peer<'a>>,
+    /// How often a batch of the hub began or ended: odd while one is under way.
+    hub_turns: AtomicU64,
+    /// Whether the last batch came.
+    is_hub_giving: AtomicBool,
 }
 
 /// What is left to members that are fetching it, and for how long.
@@ -59,6 +62,8 @@ struct LeftToOthers {
     since: Option<(usize, Instant)>,
     /// Chunks that did not come in that time: they are left to no one any more.
     waited_out: BTreeSet<ChunkRef>,
+    /// Whether the hub was asked for something.
+    has_begun: bool,
 }
 
 impl LeftToOthers {
@@ -76,7 +81,9 @@ impl LeftToOthers {
             self.waited_out.extend(missing.iter().filter(|chunk| is_left(chunk)));
         }
         let is_ours = |chunk: &&ChunkRef| !is_left(chunk) || self.waited_out.contains(*chunk);
-        let batch: Vec<ChunkRef> = missing.iter().filter(is_ours).take(BATCH_CHUNKS).copied().collect();
+        let chunks_max = if self.has_begun { BATCH_CHUNKS } else { FIRST_BATCH_CHUNKS };
+        let batch: Vec<ChunkRef> = missing.iter().filter(is_ours).take(chunks_max).copied().collect();
+        self.has_begun |= !batch.is_empty();
         self.since = match self.since {
             _ if !batch.is_empty() => None,
             Some((count, since)) if count == missing.len() => Some((count, since)),
@@ -86,132 +93,27 @@ impl LeftToOthers {
     }
 }
 
-/// A member that knows the model.
-struct Peer<'a> {
-    holder: &'a Holder,
-    fetcher: Option<Fetcher>,
-    /// What it did not give of its disk since it was last given up.
-    refused: RefusedChunks,
-    /// Since when it is not asked, and why.
-    failure: Option<(Instant, String)>,
-}
-
-impl Peer<'_> {
-    /// What was wrong with a member may pass, as its line may.
-    fn is_asked(&self, now: Instant) -> bool {
-        self.failure.as_ref().is_none_or(|(at, _)| now.duration_since(*at) >= PEER_AGAIN)
-    }
-
-    /// Fetches what it has of its share; what it is fetching comes back. An error is one of this disk.
-    async fn take(
-        &mut self,
-        to: Destination<'_>,
-        share: ChunkShare<'_>,
-        mut progress: &(dyn Fn(FetchProgress) + Send + Sync),
-    ) -> Result<BTreeSet<ChunkRef>, FetchError> {
-        match self.take_share(to, &share, &mut progress).await {
-            Err(error @ FetchError::Disk { .. }) => Err(error),
-            Err(error) => {
-                self.give_up(&error);
-                Ok(BTreeSet::new())
-            }
-            taken => taken,
-        }
-    }
-
-    async fn take_share(
-        &mut self,
-        to: Destination<'_>,
-        share: &ChunkShare<'_>,
-        progress: &mut (dyn FnMut(FetchProgress) + Send),
-    ) -> Result<BTreeSet<ChunkRef>, FetchError> {
-        if !self.is_asked(Instant::now()) {
-            return Ok(BTreeSet::new());
-        }
-        let listed = tokio::select! {
-            biased;
-            // The others gave everything. Its list may still come over this connection.
-            () = share.over() => {
-                self.fetcher = None;
-                return Ok(BTreeSet::new());
-            }
-            listed = self.list(to) => listed,
-        };
-        let PeerChunks { held, coming } = match listed {
-            // It may be told of the model in a moment.
-            Err(FetchError::Refused { .. }) => return Ok(BTreeSet::new()),
-            answer => answer?,
-        };
-        self.refused.note_list(Instant::now(), |chunk| held.has(chunk));
-        if share.offer(|chunk| held.has(chunk) && !self.refused.has(chunk)) {
-            self.fetch(to, share, ChunkSource::Disk, progress).await?;
-        }
-        Ok(coming)
-    }
-
-    /// What a member has. A connection that it closed while the hub was slow is opened once more.
-    async fn list(&mut self, to: Destination<'_>) -> Result<PeerChunks, FetchError> {
-        let was_open = self.fetcher.is_some();
-        let manifest = to.partial.manifest().clone();
-        match self.fetcher(to).await?.held(&manifest).await {
-            Err(FetchError::Broken { .. }) if was_open => {
-                self.fetcher = None;
-                self.fetcher(to).await?.held(&manifest).await
-            }
-            answer => answer,
-        }
-    }
-
-    async fn fetch(
-        &mut self,
-        to: Destination<'_>,
-        share: &ChunkShare<'_>,
-        from: ChunkSource,
-        progress: &mut (dyn FnMut(FetchProgress) + Send),
-    ) -> Result<(), FetchError> {
-        let node = self.holder.node;
-        let mut refused = std::mem::take(&mut self.refused);
-        let fetcher = self.fetcher(to).await?;
-        let fetched = fetcher.chunks(to.partial, share, from, &mut refused, progress).await;
-        // What a member fetches from the hub meanwhile says nothing of the path from it, nor does what shares
-        // this node's line with others.
-        if from == ChunkSource::Disk && share.is_alone() {
-            (to.received)(node, fetcher.received());
-        }
-        self.refused = refused;
-        fetched
-    }
-
-    async fn fetcher(&mut self, to: Destination<'_>) -> Result<&mut Fetcher, FetchError> {
-        match &mut self.fetcher {
-            Some(fetcher) => Ok(fetcher),
-            empty => {
-                let dialled = Fetcher::dial(to.endpoint, self.holder.node, &self.holder.addresses).await?;
-                Ok(empty.insert(dialled))
-            }
-        }
-    }
-
-    fn give_up(&mut self, error: &FetchError) {
-        error.report();
-        self.fetcher = None;
-        self.refused = RefusedChunks::default();
-        self.failure = Some((Instant::now(), chain(error)));
-    }
-}
-
 impl<'a> Obtaining<'a> {
-    /// From these members and the hub.
+    /// From these members that know the model, from any that pull a file of it, and from the hub.
     pub fn new(
         endpoint: &'a Endpoint,
         hub: &'a Arc<HubBytes>,
         partial: &'a Arc<PartialModel>,
-        holders: &'a [Holder],
+        (holders, members): (&'a [Holder], &'a [Holder]),
         received: Received<'a>,
     ) -> Self {
-        let peer = |holder| Peer { holder, fetcher: None, refused: RefusedChunks::default(), failure: None };
-        let destination = Destination { endpoint, partial, received };
-        Self { destination, hub, partial, peers: holders.iter().map(peer).collect() }
+        let layers = holders.iter().map(|holder| Peer::new(holder, PeerKind::Layers));
+        let pulled = pulled_kinds(partial.manifest());
+        let of_pulls =
+            members.iter().flat_map(|member| pulled.iter().map(move |kind| Peer::new(member, *kind)));
+        Self {
+            destination: Destination { endpoint, partial, received },
+            hub,
+            partial,
+            peers: layers.chain(of_pulls).collect(),
+            hub_turns: AtomicU64::new(0),
+            is_hub_giving: AtomicBool::new(false),
+        }
     }
 
     /// Has these chunks on disk, or says why not, of each source.
@@ -220,142 +122,243 @@ impl<'a> Obtaining<'a> {
         chunks: &[ChunkRef],
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), LibraryError> {
-        let mut others = LeftToOthers::default();
-        let id = self.partial.id();
+        if self.missing(chunks).is_empty() {
+            return Ok(());
+        }
+        self.peers.retain(|peer| match peer.kind {
+            PeerKind::Layers => true,
+            PeerKind::Pulled { file, .. } => chunks.iter().any(|chunk| chunk.file == file),
+        });
+        // Before anyone is looked at: of two that begin at once, the second one sees the first.
+        let _wanted = self.hub.want(self.partial.id(), chunks);
+        let progress = Mutex::new(progress);
+        let tell = |news: FetchProgress| {
+            let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+            (*progress)(news);
+        };
+        let looks: Vec<_> = self.peers.iter().map(|peer| peer.look_on(self.destination)).collect();
+        let looks = async {
+            join_all(looks).await; // none ends
+            std::future::pending::<Result<(), LibraryError>>().await
+        };
+        let fetched = async {
+            tokio::try_join!(self.from_peers(chunks, &tell), self.from_hub(chunks, &tell)).map(drop)
+        };
+        tokio::select! {
+            fetched = fetched => fetched,
+            never = looks => never,
+        }
+    }
+
+    /// Fetches what members have until all chunks are here.
+    async fn from_peers(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
         loop {
-            let coming = self.take_from_peers(chunks, progress).await?;
             let missing = self.missing(chunks);
             if missing.is_empty() {
                 return Ok(());
             }
-            let batch = self.batch(&mut others, &coming, &missing);
+            let held = self.held_by_peers(&missing);
+            let given: Vec<ChunkRef> = held.difference(&self.coming_here()).copied().collect();
+            if !given.is_empty() {
+                self.take_from_peers(&given, tell).await?;
+            }
+            if self.missing(chunks).len() == missing.len() {
+                tokio::time::sleep(if self.has_looked() { LOOK_EVERY } else { FIRST_LOOK_EVERY }).await;
+            }
+        }
+    }
+
+    /// Whether each member has said what it has, or failed to.
+    fn has_looked(&self) -> bool {
+        self.peers.iter().all(|peer| peer.state().was_looked_at)
+    }
+
+    /// Takes chunks from a few members at once: from those first that gave fastest, and in front of them from
+    /// the nearest that gave nothing yet. What one of them does not give, the others are asked for.
+    async fn take_from_peers(&self, given: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
+        let shared = SharedChunks::new(given);
+        let of_hub = shared.whole();
+        // It has them all: once it gives, a member that gives nothing is waited for no longer.
+        let hub_gives = async {
+            while !self.is_hub_giving.load(Ordering::Relaxed) {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            of_hub.end();
+            std::future::pending::<Vec<Result<(), FetchError>>>().await
+        };
+        let mut peers: Vec<&Peer<'a>> = self.peers.iter().collect();
+        peers.sort_by_cached_key(|peer| Reverse(peer.state().bytes_per_s.unwrap_or(u64::MAX)));
+        let (to, turns) = (self.destination, self.hub_turns.load(Ordering::Relaxed));
+        let is_quiet = || turns.is_multiple_of(2) && self.hub_turns.load(Ordering::Relaxed) == turns;
+        let coming = || self.coming_here();
+        let asks: Vec<_> =
+            peers.into_iter().map(|peer| peer.take(to, shared.share(), coming, is_quiet, tell)).collect();
+        let taken = futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect::<Vec<_>>();
+        let answers = tokio::select! {
+            answers = taken => answers,
+            never = hub_gives => never,
+        };
+        for answer in answers {
+            answer.map_err(|error| LibraryError::Kept(Box::new(error)))?;
+        }
+        Ok(())
+    }
+
+    /// Asks the hub for what no member has or brings, until all chunks are here.
+    async fn from_hub(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
+        while !self.has_looked() {
+            tokio::time::sleep(FIRST_LOOK_EVERY).await;
+        }
+        let (mut others, id) = (LeftToOthers::default(), self.partial.id());
+        loop {
+            let missing = self.missing(chunks);
+            if missing.is_empty() {
+                return Ok(());
+            }
+            let batch = self.batch(&mut others, &missing);
             if batch.is_empty() {
                 tokio::time::sleep(LOOK_EVERY).await;
                 continue;
             }
             let mut failure = String::new();
-            if self.hub.is_to_be_asked(id, Instant::now()) || !self.has_peers() {
-                match self.hub.fetch(self.partial, &batch, progress).await {
+            let is_helped = self.may_relay() || !self.held_by_peers(&missing).is_empty();
+            if self.hub.is_to_be_asked(id, Instant::now()) || !is_helped {
+                match self.fetch_batch(&batch, tell).await {
                     Ok(()) => continue,
                     // Members could not help this disk.
                     Err(error @ HubBytesError::Hub(HubError::Disk { .. })) => {
-                        let model = self.partial.manifest().name.clone();
-                        return Err(LibraryError::NotFetched { model, reasons: chain(&error) });
+                        return Err(self.not_fetched(chain(&error)));
                     }
                     Err(error) => failure = chain(&error),
                 }
             }
-            let Some(of_peers) = self.through_peers(&batch, progress).await? else { continue };
+            let Some(of_peers) = self.through_peers(&batch, tell).await? else { continue };
             // Who waits as the hub asks goes on looking at what members have.
             if let Some(left) = self.hub.hub_wait(Instant::now()) {
-                progress(FetchProgress::HubWaits(left));
+                tell(FetchProgress::HubWaits(left));
                 tokio::time::sleep(left.min(WAIT_LOOK_EVERY)).await;
+                continue;
+            }
+            // What members have comes first, and is no loss when it is asked for again.
+            if !self.held_by_peers(&self.missing(chunks)).is_empty() {
+                tokio::time::sleep(WAIT_LOOK_EVERY).await;
                 continue;
             }
             if failure.is_empty() {
                 failure = self.hub.last_failure(id).unwrap_or_default();
             }
-            let model = self.partial.manifest().name.clone();
-            return Err(LibraryError::NotFetched { model, reasons: format!("{failure}{of_peers}") });
+            return Err(self.not_fetched(format!("{failure}{of_peers}")));
         }
     }
 
-    /// What is to be asked of the hub now: not what members are fetching, or may be about to fetch again.
-    fn batch(
-        &self,
-        others: &mut LeftToOthers,
-        coming: &BTreeSet<ChunkRef>,
-        missing: &[ChunkRef],
-    ) -> Vec<ChunkRef> {
-        let now = Instant::now();
-        let own: BTreeSet<ChunkRef> = self.hub.coming(self.partial.id()).into_iter().collect();
-        let is_left = |chunk: &ChunkRef| {
-            let may_come = |peer: &Peer<'_>| peer.is_asked(now) && peer.refused.may_come(now, *chunk);
-            coming.contains(chunk) || own.contains(chunk) || self.peers.iter().any(may_come)
-        };
-        others.batch(now, missing, is_left)
+    async fn fetch_batch(&self, batch: &[ChunkRef], tell: Tell<'_>) -> Result<(), HubBytesError> {
+        let mut progress = tell;
+        self.hub_turns.fetch_add(1, Ordering::Relaxed);
+        let fetched = self.hub.fetch(self.partial, batch, &mut progress).await;
+        self.hub_turns.fetch_add(1, Ordering::Relaxed);
+        self.is_hub_giving.store(fetched.is_ok(), Ordering::Relaxed);
+        fetched
+    }
+
+    fn not_fetched(&self, reasons: String) -> LibraryError {
+        LibraryError::NotFetched { model: self.partial.manifest().name.clone(), reasons }
+    }
+
+    /// What is to be asked of the hub now: not what members have, nor what they are fetching, or may be about
+    /// to fetch again.
+    fn batch(&self, others: &mut LeftToOthers, missing: &[ChunkRef]) -> Vec<ChunkRef> {
+        let (now, held, coming) = (Instant::now(), self.held_by_peers(missing), self.coming_here());
+        let missing: Vec<ChunkRef> = missing.iter().copied().filter(|chunk| !held.contains(chunk)).collect();
+        let states: Vec<_> = self.peers.iter().map(|peer| (peer.holder.node, peer.state())).collect();
+        let mut files: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for chunk in missing.iter().filter(|chunk| !coming.contains(*chunk)) {
+            files.entry(chunk.file).or_default().push(chunk.index);
+        }
+        let mut left = coming;
+        for (file, indices) in files {
+            let asked = states.iter().filter(|(_, state)| state.is_asked(now));
+            let sharers: Vec<FileSharer<'_>> =
+                asked.map(|(node, state)| FileSharer { node: *node, file, state, now }).collect();
+            let count = self.partial.manifest().chunk_count(file);
+            let of_file = left_to_others(self.destination.endpoint.node().0, count, &indices, &sharers);
+            left.extend(of_file.into_iter().map(|index| ChunkRef { file, index }));
+        }
+        others.batch(now, &missing, |chunk| left.contains(chunk))
+    }
+
+    /// Those of some chunks that a member gives.
+    fn held_by_peers(&self, chunks: &[ChunkRef]) -> BTreeSet<ChunkRef> {
+        let (now, mut held) = (Instant::now(), BTreeSet::new());
+        for peer in &self.peers {
+            let state = peer.state();
+            if state.is_asked(now) {
+                held.extend(chunks.iter().copied().filter(|chunk| state.has(*chunk)));
+            }
+        }
+        held
+    }
+
+    /// What fetches of this node ask the hub for at the moment.
+    fn coming_here(&self) -> BTreeSet<ChunkRef> {
+        self.hub.coming(self.partial.id()).into_iter().collect()
     }
 
     /// Whether a member may still be asked to fetch for this node.
-    fn has_peers(&self) -> bool {
+    fn may_relay(&self) -> bool {
         let now = Instant::now();
-        self.peers.iter().any(|peer| peer.is_asked(now))
+        self.peers.iter().any(|peer| peer.may_relay(now))
     }
 
     fn missing(&self, chunks: &[ChunkRef]) -> Vec<ChunkRef> {
         chunks.iter().copied().filter(|chunk| !self.partial.has_chunk(*chunk)).collect()
     }
 
-    /// Fetches what members have, of a few at once, the nearest first; what they are fetching comes back.
-    /// What one of them did not give, the others are asked for.
-    async fn take_from_peers(
-        &mut self,
-        chunks: &[ChunkRef],
-        progress: &mut (dyn FnMut(FetchProgress) + Send),
-    ) -> Result<BTreeSet<ChunkRef>, LibraryError> {
-        let to = self.destination;
-        let progress = Mutex::new(progress);
-        let tell = |news: FetchProgress| {
-            let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
-            (*progress)(news);
-        };
-        loop {
-            let missing = self.missing(chunks);
-            if missing.is_empty() {
-                return Ok(BTreeSet::new());
-            }
-            let shared = SharedChunks::new(&missing);
-            let asks: Vec<_> =
-                self.peers.iter_mut().map(|peer| peer.take(to, shared.share(), &tell)).collect();
-            let answers: Vec<_> =
-                futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect().await;
-            let mut coming = BTreeSet::new();
-            for answer in answers {
-                coming.extend(answer.map_err(|error| LibraryError::Kept(Box::new(error)))?);
-            }
-            if !shared.came_back() {
-                return Ok(coming);
-            }
-        }
-    }
-
     /// Has members fetch from the hub what this node cannot. Without one that does: what each said.
     async fn through_peers(
-        &mut self,
+        &self,
         chunks: &[ChunkRef],
-        progress: &mut (dyn FnMut(FetchProgress) + Send),
+        tell: Tell<'_>,
     ) -> Result<Option<String>, LibraryError> {
-        for index in 0..self.peers.len() {
+        for peer in &self.peers {
             let missing = self.missing(chunks);
             if missing.is_empty() {
                 return Ok(None);
             }
-            let peer = &mut self.peers[index];
-            if !peer.is_asked(Instant::now()) {
+            if !peer.may_relay(Instant::now()) {
                 continue;
             }
-            peer.fetcher = None; // it has hung up if the hub was tried for a minute
-            let shared = SharedChunks::new(&missing);
-            match peer.fetch(self.destination, &shared.whole(), ChunkSource::Hub, progress).await {
+            match peer.relay(self.destination, &missing, tell).await {
                 Ok(()) => return Ok(None),
                 Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),
-                Err(error) => peer.give_up(&error),
+                Err(_) => {}
             }
         }
-        let failures = self.peers.iter().filter_map(|peer| peer.failure.as_ref());
-        Ok(Some(failures.map(|(_, failure)| format!("; {failure}")).collect()))
+        let failures = self.peers.iter().filter_map(|peer| peer.state().failure());
+        Ok(Some(failures.map(|failure| format!("; {failure}")).collect()))
     }
+}
+
+/// The files of a model that members may pull whole, where a chunk is a block of such a pull and the hub says
+/// which file it is.
+fn pulled_kinds(manifest: &Manifest) -> Vec<PeerKind> {
+    let Some(hub) = manifest.hub.as_ref().filter(|_| manifest.chunk_bytes as usize == BLOCK_BYTES) else {
+        return Vec::new();
+    };
+    let kind = |(file, of_hub): (u32, &HubFile)| Some(PeerKind::Pulled { file, sha256: of_hub.sha256? });
+    (0..).zip(&hub.files).filter_map(kind).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-    use exo_store::Store;
+    use exo_hub::{CHUNK_BYTES, Settings};
+    use exo_mock_hub::{Faults, MockHub, Repository};
+    use exo_store::{HubSource, Store};
 
     use super::*;
-    use crate::bulk::testing::{FakeAnswer, FakeMember};
-    use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
+    use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_SILENT};
+    use crate::bulk::{Ask, ChunkRun, KIND_BYTES, KIND_REFUSED};
     use crate::host::SystemHost;
 
     /// All that a holder has in the end, and what it has after it has found that chunk damaged.
@@ -373,6 +376,11 @@ mod tests {
         let without = partial.held();
         write(damaged);
         [partial.held(), without]
+    }
+
+    /// What a member says to have, and to be fetching.
+    fn encoded(held: &[u8], coming: Vec<ChunkRef>) -> Vec<u8> {
+        postcard::to_allocvec(&(held, coming, Vec::<ChunkRun>::new())).unwrap()
     }
 
     /// The member finds the chunk damaged when it is asked, fetches it, and has it again after two looks. No
@@ -395,11 +403,9 @@ mod tests {
                     let is_coming = looks.fetch_add(1, Ordering::SeqCst) > 0;
                     let coming = if is_coming { vec![damaged] } else { Vec::new() };
                     is_repaired.store(is_coming, Ordering::SeqCst);
-                    (KIND_BYTES, postcard::to_allocvec(&(&without, coming)).unwrap())
+                    (KIND_BYTES, encoded(&without, coming))
                 }
-                Ask::Held(_) => {
-                    (KIND_BYTES, postcard::to_allocvec(&(&whole, Vec::<ChunkRef>::new())).unwrap())
-                }
+                Ask::Held(_) => (KIND_BYTES, encoded(&whole, Vec::new())),
                 Ask::Chunk { model, chunk } => {
                     let is_damaged = chunk == damaged && !is_repaired.load(Ordering::SeqCst);
                     asked.fetch_add(usize::from(chunk == damaged), Ordering::SeqCst);
@@ -414,7 +420,7 @@ mod tests {
         let member = member.await;
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
         let holders = [Holder { node: member.node, addresses: vec![member.address] }];
-        let obtaining = Obtaining::new(&member.own, &hub, &partial, &holders, &|_, _| {});
+        let obtaining = Obtaining::new(&member.own, &hub, &partial, (&holders, &[]), &|_, _| {});
         let all: Vec<ChunkRef> =
             (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
         obtaining.run(&all, &mut |_| {}).await.unwrap();
@@ -434,9 +440,7 @@ mod tests {
         let answer = |number: usize| -> FakeAnswer {
             let (from, asked, whole) = (from.clone(), asked.clone(), whole.clone());
             Box::new(move |ask| match ask {
-                Ask::Held(_) => {
-                    (KIND_BYTES, postcard::to_allocvec(&(&whole, Vec::<ChunkRef>::new())).unwrap())
-                }
+                Ask::Held(_) => (KIND_BYTES, encoded(&whole, Vec::new())),
                 Ask::Chunk { model, chunk } => {
                     asked[number].fetch_add(1, Ordering::SeqCst);
                     (KIND_BYTES, from.read_chunk(model, chunk).unwrap())
@@ -449,7 +453,7 @@ mod tests {
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
         let holders: Vec<Holder> =
             members.iter().map(|m| Holder { node: m.node, addresses: vec![m.address] }).collect();
-        let obtaining = Obtaining::new(&members[0].own, &hub, &partial, &holders, &|_, _| {});
+        let obtaining = Obtaining::new(&members[0].own, &hub, &partial, (&holders, &[]), &|_, _| {});
         let all: Vec<ChunkRef> =
             (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
         obtaining.run(&all, &mut |_| {}).await.unwrap();
@@ -457,6 +461,186 @@ mod tests {
         let asked = [0, 1].map(|number: usize| asked[number].load(Ordering::SeqCst));
         assert!(asked.iter().all(|count| *count > 0), "{asked:?}");
         assert_eq!(asked.iter().sum::<usize>(), all.len());
+    }
+
+    const NAME: &str = "tiny-Q8_0.gguf";
+    const SMALL_CHUNK: usize = 64 << 10;
+
+    /// The demo model as a hub has it, in chunks of that size; and the hub, which sends so much a second with
+    /// each answer.
+    fn of_hub(chunk_bytes: usize) -> (Manifest, MockHub) {
+        let bytes = crate::DEMO_MODEL;
+        let digest = exo_mock_hub::File::new(NAME, bytes.to_vec()).sha256;
+        let pair = |at: usize| u8::from_str_radix(&digest[2 * at..2 * at + 2], 16).unwrap();
+        let model = exo_formats::open_gguf_bytes(NAME, bytes.to_vec()).unwrap();
+        let head = |chunk_bytes: usize| -> Vec<[u8; 32]> {
+            let count = model.files[0].head_bytes.div_ceil(chunk_bytes as u64) as usize;
+            bytes.chunks(chunk_bytes).take(count).map(|chunk| *blake3::hash(chunk).as_bytes()).collect()
+        };
+        let repository = Repository::new(&[(NAME, bytes.to_vec())]);
+        let (repo, commit) = ("org/demo-GGUF".to_owned(), repository.commit.clone());
+        let (label, licence) = ("Q8_0".to_owned(), "apache-2.0".to_owned());
+        let files = vec![HubFile { path: NAME.to_owned(), sha256: Some(std::array::from_fn(pair)) }];
+        let hub = HubSource { repo: repo.clone(), commit, label, licence, files };
+        let mut manifest = Manifest::of_hub(&model, hub, vec![head(SMALL_CHUNK)]).unwrap();
+        manifest.chunk_bytes = chunk_bytes as u32;
+        manifest.files[0].chunks = head(chunk_bytes);
+        let mock = MockHub::start().unwrap();
+        mock.put(&repo, repository);
+        mock.set_faults(Faults { bytes_per_s: Some(1 << 20), ..Faults::default() });
+        (manifest, mock)
+    }
+
+    /// A node that asks this hub, with these chunks of the model.
+    fn node(
+        folder: &std::path::Path,
+        manifest: &Manifest,
+        mock: &MockHub,
+        held: std::ops::Range<u32>,
+    ) -> (Arc<PartialModel>, Arc<HubBytes>) {
+        let (store, _) = Store::open(folder).unwrap();
+        let partial = store.prepare(manifest).unwrap();
+        for chunk in chunks(held) {
+            partial.write_chunk(chunk, bytes_of(manifest, chunk)).unwrap();
+        }
+        let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.join("node")));
+        hub.use_settings(partial.id(), Settings::of(&mock.endpoint()).unwrap());
+        (partial, hub)
+    }
+
+    fn chunks(indices: std::ops::Range<u32>) -> Vec<ChunkRef> {
+        indices.map(|index| ChunkRef { file: 0, index }).collect()
+    }
+
+    fn bytes_of(manifest: &Manifest, chunk: ChunkRef) -> &'static [u8] {
+        let start = manifest.chunk_start(chunk) as usize;
+        &crate::DEMO_MODEL[start..start + manifest.chunk_len(chunk).unwrap() as usize]
+    }
+
+    /// As that node answers members.
+    fn answering((partial, hub): &(Arc<PartialModel>, Arc<HubBytes>)) -> FakeAnswer {
+        let (partial, hub) = (partial.clone(), hub.clone());
+        Box::new(move |ask| match ask {
+            Ask::Held(model) => {
+                let told = (partial.held(), hub.coming(model), hub.wanted(model, Instant::now()));
+                (KIND_BYTES, postcard::to_allocvec(&told).unwrap())
+            }
+            Ask::Chunk { chunk, .. } => match partial.read_chunk(chunk) {
+                Ok(bytes) => (KIND_BYTES, bytes),
+                Err(error) => (KIND_REFUSED, error.to_string().into_bytes()),
+            },
+            _ => (KIND_REFUSED, b"not asked here".to_vec()),
+        })
+    }
+
+    fn holder(member: &FakeMember) -> Holder {
+        Holder { node: member.node, addresses: vec![member.address] }
+    }
+
+    fn assert_here(partial: &PartialModel, wanted: &[ChunkRef]) {
+        for chunk in wanted {
+            assert!(partial.read_chunk(*chunk).unwrap() == bytes_of(partial.manifest(), *chunk), "{chunk}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_hub_gives_what_no_member_has_while_a_member_gives_the_rest() {
+        let (manifest, mock) = of_hub(SMALL_CHUNK);
+        let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (partial, hub) = node(folder.path(), &manifest, &mock, 0..0);
+        let count = manifest.chunk_count(0);
+        let answer = answering(&node(other.path(), &manifest, &mock, 0..count / 2));
+        let member = FakeMember::start_all(vec![answer], Duration::from_millis(15)).await.remove(0);
+        let holders = [holder(&member)];
+        let (mut is_of_member, mut came) = (false, Vec::new());
+        let mut note = |news| match news {
+            FetchProgress::From(..) => is_of_member = true,
+            FetchProgress::Stored(_) => came.push(std::mem::take(&mut is_of_member)),
+            _ => {}
+        };
+        let obtaining = Obtaining::new(&member.own, &hub, &partial, (&holders, &[]), &|_, _| {});
+        obtaining.run(&chunks(0..count), &mut note).await.unwrap();
+        assert_here(&partial, &chunks(0..count));
+        assert_eq!(came.iter().filter(|of_member| **of_member).count() as u32, count / 2);
+        let spans = [true, false].map(|of_member| {
+            let first = came.iter().position(|one| *one == of_member).unwrap();
+            (first, came.iter().rposition(|one| *one == of_member).unwrap())
+        });
+        assert!(spans[0].0 < spans[1].1 && spans[1].0 < spans[0].1, "one after the other: {came:?}");
+    }
+
+    #[tokio::test]
+    async fn what_a_member_lists_and_does_not_give_comes_from_the_hub_once() {
+        type Answer = (u8, &'static [u8]);
+        let behaviours: [Answer; 3] = [(KIND_REFUSED, b"no"), (KIND_BYTES, b"other"), (KIND_SILENT, b"")];
+        for (kind, payload) in behaviours {
+            let (manifest, mock) = of_hub(SMALL_CHUNK);
+            let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let (partial, hub) = node(folder.path(), &manifest, &mock, 0..0);
+            let count = manifest.chunk_count(0);
+            let honest = answering(&node(other.path(), &manifest, &mock, 0..count / 2));
+            let member = FakeMember::start(move |ask| match ask {
+                Ask::Chunk { .. } => (kind, payload.to_vec()),
+                ask => honest(ask),
+            });
+            let (member, begun) = (member.await, Instant::now());
+            let holders = [holder(&member)];
+            let obtaining = Obtaining::new(&member.own, &hub, &partial, (&holders, &[]), &|_, _| {});
+            obtaining.run(&chunks(0..count), &mut |_| {}).await.unwrap();
+            assert_here(&partial, &chunks(0..count));
+            let (size, sent) = (crate::DEMO_MODEL.len() as u64, mock.sent_bytes());
+            assert!(size <= sent && sent <= size + size / 20, "{kind}: {sent} bytes of {size}");
+            assert!(begun.elapsed() < Duration::from_secs(20), "an answer may take 30 s");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_layers_that_two_nodes_fetch_at_once_each_byte_leaves_the_hub_about_once() {
+        let (manifest, mock) = of_hub(SMALL_CHUNK);
+        let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let nodes = folders.each_ref().map(|folder| node(folder.path(), &manifest, &mock, 0..0));
+        let members = FakeMember::pair(nodes.each_ref().map(answering)).await;
+        let count = manifest.chunk_count(0);
+        let wanted = [chunks(0..count * 3 / 4), chunks(count / 4..count)];
+        let (nodes, members, wanted) = (&nodes, &members, &wanted);
+        let fetch = |at: usize| async move {
+            let (other, (partial, hub)) = (&members[1 - at], &nodes[at]);
+            let holders = [holder(other)];
+            let obtaining = Obtaining::new(&other.own, hub, partial, (&holders, &[]), &|_, _| {});
+            obtaining.run(&wanted[at], &mut |_| {}).await
+        };
+        let (first, second) = tokio::join!(fetch(0), fetch(1));
+        first.unwrap();
+        second.unwrap();
+        nodes.iter().zip(wanted).for_each(|((partial, _), wanted)| assert_here(partial, wanted));
+        let (size, sent) = (crate::DEMO_MODEL.len() as u64, mock.sent_bytes());
+        assert!(size <= sent && sent <= size + size / 20, "{sent} bytes left the hub for {size}");
+    }
+
+    #[tokio::test]
+    async fn what_a_member_has_of_a_file_that_it_pulls_whole_is_not_asked_of_the_hub() {
+        let (manifest, mock) = of_hub(BLOCK_BYTES);
+        let folder = tempfile::tempdir().unwrap();
+        let (partial, hub) = node(folder.path(), &manifest, &mock, 0..0);
+        let pulled = manifest.hub.as_ref().unwrap().files[0].sha256.unwrap();
+        let member = FakeMember::start(move |ask| match ask {
+            // The first one of its chunks, which has four blocks.
+            Ask::PartialFile { sha256, .. } if sha256 == pulled => {
+                (KIND_BYTES, postcard::to_allocvec(&Some((vec![1u8], vec![0u8]))).unwrap())
+            }
+            Ask::PartialBlock { sha256, block } if sha256 == pulled => {
+                let start = block as usize * BLOCK_BYTES;
+                (KIND_BYTES, crate::DEMO_MODEL[start..start + BLOCK_BYTES].to_vec())
+            }
+            _ => (KIND_REFUSED, b"not known".to_vec()),
+        });
+        let member = member.await;
+        let (members, all) = ([holder(&member)], chunks(0..manifest.chunk_count(0)));
+        let obtaining = Obtaining::new(&member.own, &hub, &partial, (&[], &members), &|_, _| {});
+        obtaining.run(&all, &mut |_| {}).await.unwrap();
+        assert_here(&partial, &all);
+        let (rest, sent) = (crate::DEMO_MODEL.len() as u64 - CHUNK_BYTES, mock.sent_bytes());
+        assert!(rest <= sent && sent <= rest + rest / 20, "{sent} bytes left the hub for {rest}");
     }
 
     #[test]

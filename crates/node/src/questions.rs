@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use exo_api::{AdminError, ClusterView};
+use exo_cluster::InstanceRequest;
 use exo_cluster::bounds::time;
 use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs};
 pub(crate) use exo_machine::bounds::ANSWER_MAX;
 use exo_machine::bounds::COORDINATOR_MAX;
 use exo_machine::{Answer, Question};
-use exo_planner::LinkFacts;
+use exo_planner::{Figure, LinkFacts, PlanRequest};
 use exo_types::{DiskRoom, InstanceId, ModelId, NodeId};
 use tokio::sync::{oneshot, watch};
 
@@ -129,13 +130,27 @@ pub(crate) async fn planner_inputs(
     }
 }
 
-/// Measured links, and the room that disks have for the model's file.
-pub(crate) async fn plan_facts(
-    node: &EventSender,
-    model: ModelId,
-) -> Result<(Vec<LinkFacts>, Vec<(NodeId, DiskRoom)>), AdminError> {
+/// What every member knows of the cluster for a plan.
+pub(crate) struct PlanFacts {
+    /// Measured.
+    pub(crate) links: Vec<LinkFacts>,
+    /// What a hop takes beside the wire, where that was measured.
+    pub(crate) hop_s: Option<Figure>,
+    /// The room that disks have for the model's file.
+    pub(crate) disks: Vec<(NodeId, DiskRoom)>,
+}
+
+impl PlanFacts {
+    /// What the planner is asked for an instance.
+    pub(crate) fn request(self, inputs: &PlannerInputs, wanted: &InstanceRequest) -> PlanRequest {
+        let Self { links, hop_s, disks } = self;
+        PlanRequest { hop_s, ..inputs.request(wanted, links, disks) }
+    }
+}
+
+pub(crate) async fn plan_facts(node: &EventSender, model: ModelId) -> Result<PlanFacts, AdminError> {
     match ask_node(node, Question::PlanFacts { model }, ANSWER_MAX).await {
-        Ok(Answer::PlanFacts { links, disks }) => Ok((links, disks)),
+        Ok(Answer::PlanFacts { links, hop_s, disks }) => Ok(PlanFacts { links, hop_s, disks }),
         other => Err(AdminError::from(NoAnswer::of(other))),
     }
 }

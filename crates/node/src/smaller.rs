@@ -43,6 +43,7 @@ pub fn smaller(
 
 fn with_cache(config: &ModelConfig, kv: KvDType, mut request: PlanRequest) -> PlanRequest {
     let row_bytes = kv.row_bytes(config.head_dim as usize) as u64;
+    request.kv = kv;
     for layer in &mut request.shape.layers {
         layer.kv_bytes_per_token = 2 * u64::from(config.kv_heads) * row_bytes;
     }

@@ -3,7 +3,7 @@
 //!
 //! One device has one layout of the whole model, so each is looked at. The others take a search each, of no
 //! more work than an explanation's, and are looked for among few devices only; the reasons of devices have
-//! their numbers from the same searches.
+//! their numbers from the same searches, and among many devices from `additions`.
 
 use exo_types::{LayerRange, size, size_up};
 
@@ -12,7 +12,7 @@ use crate::memory::{Sizes, WeightForm};
 use crate::search::{BestLayout, Outcome};
 use crate::{
     Alternative, AlternativeKind, AlternativePlan, NoAlternative, Objective, Pin, PinLayers, PlanDevice,
-    PlanRequest, explain, fetching, kernels,
+    PlanRequest, additions, explain, fetching, kernels,
 };
 
 /// Up to so many usable devices each is left out, or forced in, by a search of its own.
@@ -24,16 +24,20 @@ const ALONE_MAX: usize = 16;
 const MISSING_SEARCHED_MAX: usize = 2;
 
 /// What comes out when a device is used that is not, or the other way round: of every device of the request,
-/// in its order. `None` where nobody looked, as there are too many devices, or it cannot be used.
+/// in its order. `None` where nobody looked, or it cannot be used; among too many devices nobody looks what
+/// comes out without one that is used.
 pub(crate) fn otherwise(
     request: &PlanRequest,
     sizes: &Sizes<'_>,
     usable: &[usize],
     layout: &Layout,
+    costs: &Costs<'_>,
 ) -> Vec<Option<Outcome>> {
-    let is_asked = usable.len() <= SEARCHED_MAX && request.explain;
+    if request.explain && usable.len() > SEARCHED_MAX {
+        return additions::all(request, sizes, usable, layout, costs);
+    }
     let of = |device: usize| {
-        (is_asked && usable.contains(&device)).then(|| search(request, sizes, usable, layout, device))
+        (request.explain && usable.contains(&device)).then(|| search(request, sizes, usable, layout, device))
     };
     (0..request.devices.len()).map(of).collect()
 }
@@ -65,10 +69,14 @@ fn search(
     let id = device.device.id.clone();
     asked.pins.push(Pin { node: device.node, device: id, layers: PinLayers::Any });
     let found = fetching::best(&asked, sizes, usable);
-    found.map(|found| found.outcome).ok_or_else(|| NoAlternative::because("no plan with it was found"))
+    found.map(|found| found.outcome).ok_or_else(NoAlternative::not_found)
 }
 
 impl NoAlternative {
+    pub(crate) fn not_found() -> Self {
+        Self::because("no plan with it was found")
+    }
+
     fn because(why: &str) -> Self {
         Self { why: why.to_owned(), missing_bytes: None }
     }
@@ -108,7 +116,8 @@ pub(crate) fn list(
     if !request.explain {
         return Vec::new();
     }
-    let searched = otherwise.into_iter().enumerate().filter_map(|(device, outcome)| {
+    let is_listed = usable.len() <= SEARCHED_MAX;
+    let searched = otherwise.into_iter().enumerate().filter(|_| is_listed).filter_map(|(device, outcome)| {
         let kind = match is_used(layout, device) {
             true => AlternativeKind::Without,
             false => AlternativeKind::With,

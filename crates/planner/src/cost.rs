@@ -5,7 +5,7 @@
 //! has a rate of its own, else as the device holds them), `r` the rate at which it reads their type, `F`
 //! the operations of a row, `f` their rate (with weights of several types the times of each are added,
 //! operations shared as elements are), `K` the bytes of keys and values a token has in the layer, `k` the
-//! rate at which attention reads them, `w` the rate at which a prefill waits for weights beside computing
+//! rate at which attention of one row reads those of their type, `w` the rate at which a prefill waits for weights beside computing
 //! with them, `a` the rate at which attention computes with those of a prompt, `C` the width of a hidden
 //! state, `A` that of attention, `U` the activations of a row (`F/2C`, as many outputs of `C` inputs),
 //! `u` the rate at which norms, rotations, the KV write, the activation function and sums pass them,
@@ -27,9 +27,10 @@
 //! | time to first token | `Σ chunk stages + Σ hops + way back + head + (m-1)·max(chunk stage, chunk on a wire)` | a pipeline of `m` equal chunks fills once, then its slowest part decides |
 //! | a token for each of `N` streams | `max(M·max stage, Σ stages + hops + way back)`, `M = min(stages, N)` micro-batches of `⌈N/M⌉` rows | one micro-batch for each stage, as `cluster`'s scheduler composes them; each reads the weights again |
 //!
-//! A hop between devices of one node costs `t_local` and no wire. `t_hop` and `t_local` are 50 µs, the added
-//! time of a token and hop on loopback that docs/benchmarks.md has; `t_stream` is 60 µs, from eight streams
-//! beside one on a card there.
+//! A hop between devices of one node costs `t_local` and no wire. `t_hop` is what answers that had a pipeline
+//! to themselves took between its stages beside the links ([`PlanRequest::hop_s`]). Before there are any it
+//! is 50 µs as `t_local`, the added time of a token and hop on loopback that docs/benchmarks.md has;
+//! `t_stream` is 60 µs, from eight streams beside one on a card there.
 //!
 //! A group of devices that share the layers of a stage (tensor parallelism) will be one more kind of row in
 //! [`Costs::devices`]: a stage whose layer costs the slowest of its shares plus two reductions. Nothing else
@@ -63,7 +64,7 @@ pub fn chunk_tokens(stages: usize, chunk_max: u32) -> u32 {
 
 /// Bytes of one element of a hidden state on the wire.
 const WIRE_BYTES: u64 = 4;
-/// What a hop costs beside the wire.
+/// What a hop costs beside the wire before any was measured.
 const HOP_NS: u64 = 50_000;
 /// A hop between two devices of a node.
 const LOCAL_HOP_NS: u64 = 50_000;
@@ -124,6 +125,8 @@ pub(crate) struct Costs<'a> {
     answer: u64,
     devices: Vec<DeviceCost>,
     links: Links,
+    /// Of a hop between nodes, beside the wire.
+    hop_ns: u64,
 }
 
 struct DeviceCost {
@@ -199,7 +202,7 @@ impl<'a> Costs<'a> {
                     read: rate(rates.read_of(dtype)),
                     flops: rate(rates.flops_of(dtype)),
                 }),
-                kv: rate(rates.kv_bytes_per_s),
+                kv: rate(rates.kv_of(request.kv)),
                 prefill_read: rate(rates.prefill_read_bytes_per_s),
                 attention: rate(rates.attention_flops_per_s),
                 activations: rate(rates.activations_per_s),
@@ -212,7 +215,8 @@ impl<'a> Costs<'a> {
                 fetching: None,
             }
         });
-        let mut costs = Self { request, prompt, answer, devices: devices.collect(), links };
+        let hop_ns = request.hop_s.and_then(Figure::plausible).map_or(HOP_NS, |hop| case.time(hop));
+        let mut costs = Self { request, prompt, answer, devices: devices.collect(), links, hop_ns };
         for (at, device) in request.devices.iter().enumerate() {
             costs.devices[at].fetching = costs.fetching(device.node);
         }
@@ -359,13 +363,11 @@ impl<'a> Costs<'a> {
     pub(crate) fn least_hop_ns(&self, rows: u64) -> u64 {
         let mut nodes: Vec<usize> = self.devices.iter().map(|d| d.node).collect();
         nodes.sort_unstable();
-        if nodes.windows(2).any(|w| w[0] == w[1]) {
-            return LOCAL_HOP_NS;
-        }
+        let local = nodes.windows(2).any(|w| w[0] == w[1]).then_some(LOCAL_HOP_NS);
         let hop = |(rtt, rate): (u64, u64)| {
-            HOP_NS + rtt / 2 + per_s((rows * WIRE_BYTES).into(), self.request.shape.hidden.into(), rate)
+            self.hop_ns + rtt / 2 + per_s((rows * WIRE_BYTES).into(), self.request.shape.hidden.into(), rate)
         };
-        self.links.between().map(hop).min().unwrap_or(0)
+        self.links.between().map(hop).chain(local).min().unwrap_or(0)
     }
 
     /// Of a hop, how long it occupies the link.
@@ -380,7 +382,7 @@ impl<'a> Costs<'a> {
     /// From the last stage to the first, with tokens.
     pub(crate) fn back_ns(&self, from: usize, to: usize) -> u64 {
         let (from, to) = (self.devices[from].node, self.devices[to].node);
-        if from == to { LOCAL_HOP_NS } else { HOP_NS + self.links.link(from, to).0 / 2 }
+        if from == to { LOCAL_HOP_NS } else { self.hop_ns + self.links.link(from, to).0 / 2 }
     }
 
     /// What the nodes without the file fetch of it at least.

@@ -8,7 +8,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use exo_types::{Correction, Corrections, DType, DeviceFacts, DeviceKind, LayerRates, Provenance, TypeRates};
+use exo_types::{
+    Correction, Corrections, DType, DeviceFacts, DeviceKind, KvDType, KvRates, LayerRates, Provenance,
+    TypeRates,
+};
 
 /// A measurement older than this is stale.
 const STALE_AFTER: Duration = Duration::from_secs(Provenance::FRESH_S as u64);
@@ -115,8 +118,11 @@ pub struct DeviceRates {
     pub flops_per_s: Option<Figure>,
     /// The same, by type.
     pub flops_by_type: BTreeMap<DType, Figure>,
-    /// Keys and values that attention reads, bytes per second.
+    /// Keys and values that attention of one row reads, bytes per second, for types without a rate of
+    /// their own.
     pub kv_bytes_per_s: Option<Figure>,
+    /// The same, by type.
+    pub kv_by_type: BTreeMap<KvDType, Figure>,
     /// Weights that a prefill waits for, beside computing with them, bytes per second.
     pub prefill_read_bytes_per_s: Option<Figure>,
     /// Multiply-adds times two of attention of a prefill, per second.
@@ -145,6 +151,8 @@ impl DeviceRates {
             others.chain(own).collect()
         };
         let of_layer = |of: fn(&LayerRates) -> f64| facts.layer_rates.as_ref().map(of).map(told);
+        let kv = facts.layer_rates.and_then(|rates| rates.kv_read_bytes_per_s);
+        let kv = kv.map(KvRates::by_type).into_iter().flatten();
         Self {
             read_by_type: typed(read, |rates| rates.read_bytes_per_s),
             flops_by_type: typed(flops, |rates| rates.flops_per_s),
@@ -154,6 +162,7 @@ impl DeviceRates {
             attention_flops_per_s: of_layer(|rates| rates.attention_flops_per_s),
             activations_per_s: of_layer(|rates| rates.activations_per_s),
             layer_s: of_layer(|rates| rates.layer_s),
+            kv_by_type: kv.map(|(of, rate)| (of, told(rate))).collect(),
             corrections: facts.corrections,
             ..Self::default()
         }
@@ -181,7 +190,8 @@ impl DeviceRates {
             .or_else(|| derived(flops, 1.0 / flops_per_byte))
             .unwrap_or(estimated(usual.read_bytes_per_s));
         let flops = flops.or_else(|| derived(Some(read), flops_per_byte)).unwrap_or(read);
-        // Attention reads keys and values with the loads that read weights; a processor converts them, too.
+        // Where it is not measured: attention reads keys and values with the loads that read weights; a
+        // processor converts them, too.
         let kv = given(self.kv_bytes_per_s).or_else(|| derived(Some(read), usual.kv_part)).unwrap_or(read);
         // A processor reads and computes by turns; a card has other rows to compute with meanwhile.
         let prefill_read = given(self.prefill_read_bytes_per_s)
@@ -203,12 +213,15 @@ impl DeviceRates {
             let of_type = |(t, f): (&DType, &Figure)| Some((*t, corrected(f.plausible()?, by)));
             figures.iter().filter_map(of_type).collect()
         };
+        let kv_by_type =
+            self.kv_by_type.iter().filter_map(|(of, f)| Some((*of, corrected(f.plausible()?, decode))));
         CompleteRates {
             read_bytes_per_s: corrected(read, decode),
             read_by_type: typed(&self.read_by_type, decode),
             flops_per_s: corrected(flops, prefill),
             flops_by_type: typed(&self.flops_by_type, prefill),
             kv_bytes_per_s: corrected(kv, decode),
+            kv_by_type: kv_by_type.collect(),
             prefill_read_bytes_per_s: corrected(prefill_read, prefill),
             attention_flops_per_s: corrected(attention, prefill),
             activations_per_s: corrected(activations, prefill),
@@ -227,6 +240,7 @@ pub struct CompleteRates {
     pub flops_per_s: Figure,
     pub flops_by_type: BTreeMap<DType, Figure>,
     pub kv_bytes_per_s: Figure,
+    pub kv_by_type: BTreeMap<KvDType, Figure>,
     pub prefill_read_bytes_per_s: Figure,
     pub attention_flops_per_s: Figure,
     pub activations_per_s: Figure,
@@ -243,6 +257,11 @@ impl CompleteRates {
     /// The same of arithmetic.
     pub fn flops_of(&self, dtype: DType) -> Figure {
         of_type(&self.flops_by_type, dtype, self.flops_per_s)
+    }
+
+    /// At which rate it reads keys and values of a type.
+    pub(crate) fn kv_of(&self, kv: KvDType) -> Figure {
+        self.kv_by_type.get(&kv).copied().unwrap_or(self.kv_bytes_per_s)
     }
 }
 
@@ -308,6 +327,8 @@ pub(crate) const LINK_RATE_ESTIMATED: Figure = Figure { value: 12.5e6, source: S
 
 #[cfg(test)]
 mod tests {
+    use exo_types::DeviceId;
+
     use super::*;
 
     #[test]
@@ -323,6 +344,34 @@ mod tests {
         assert_eq!(rates.prefill_read_bytes_per_s.source, Source::Derived);
         assert_eq!(rates.attention_flops_per_s, Figure::from(40e9, Source::Derived));
         assert_eq!(rates.activations_per_s, Figure::from(2e9, Source::Derived));
+    }
+
+    #[test]
+    fn keys_and_values_are_read_at_the_rate_that_was_measured_with_their_type() {
+        let kv_read_bytes_per_s = Some(KvRates { f32: 9e9, f16: 7e9, q8: 5e9 });
+        let layer_rates = LayerRates {
+            prefill_read_bytes_per_s: 1e9,
+            attention_flops_per_s: 1e9,
+            activations_per_s: 1e9,
+            layer_s: 1e-5,
+            kv_read_bytes_per_s,
+        };
+        let of = |layer_rates, corrections| {
+            let facts = DeviceFacts {
+                read_bytes_per_s: Some(16e9),
+                layer_rates: Some(layer_rates),
+                corrections,
+                ..DeviceFacts::unmeasured(DeviceId::cpu(), DeviceKind::Cpu, "", "", 1)
+            };
+            let rates = DeviceRates::reported(&facts).complete(DeviceKind::Cpu);
+            KvDType::ALL.map(|kv| (rates.kv_of(kv).value, rates.kv_of(kv).source.text()))
+        };
+        let measured = [(9e9, "measured"), (7e9, "measured"), (5e9, "measured")];
+        assert_eq!(of(layer_rates, Corrections::default()), measured);
+        let halved = Corrections { decode: Some(Correction { percent: 50, samples: 3 }), prefill: None };
+        assert_eq!(of(layer_rates, halved).map(|(rate, _)| rate), [4.5e9, 3.5e9, 2.5e9]);
+        let earlier = LayerRates { kv_read_bytes_per_s: None, ..layer_rates };
+        assert_eq!(of(earlier, Corrections::default()), [(12e9, "derived"); 3]);
     }
 
     #[test]

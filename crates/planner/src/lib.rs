@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod additions;
 mod alternatives;
 mod bound;
 mod cost;
@@ -249,7 +250,7 @@ fn assemble(
     let search::BestLayout { ref layout, objective_ns, lower_bound_ns, work } = chosen.outcome;
     let memory = memory_of(request, sizes, layout);
     let costs = Cases::of(request);
-    let otherwise = alternatives::otherwise(request, sizes, usable, layout);
+    let otherwise = alternatives::otherwise(request, sizes, usable, layout, &costs.expected);
     let explained = explain::Explained {
         layout,
         memory: &memory,

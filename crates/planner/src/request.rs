@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use exo_types::{
-    DeviceFacts, DeviceId, DiskRoom, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size,
+    DeviceFacts, DeviceId, DiskRoom, KvDType, ModelId, ModelShape, NodeId, Pin, Stage, WeightTypes, size,
 };
 
 use crate::disk_bound::DiskBound;
@@ -31,10 +31,14 @@ pub struct PlanRequest {
     pub slots: u32,
     /// Tokens of keys and values every stage must hold, over all sequences.
     pub cache_tokens: u32,
+    /// How they are stored; `shape` counts their bytes accordingly.
+    pub kv: KvDType,
     /// Every device of the cluster, those that cannot be used included: each gets a reason.
     pub devices: Vec<PlanDevice>,
     /// Measured paths between nodes.
     pub links: Vec<LinkFacts>,
+    /// What a hop between nodes takes beside the wire, where answers have shown it.
+    pub hop_s: Option<Figure>,
     /// What the plan should be good at.
     pub objective: Objective,
     /// What the cost is computed for.
@@ -68,8 +72,10 @@ impl PlanRequest {
             context_tokens,
             slots: 1,
             cache_tokens: context_tokens,
+            kv: KvDType::default(),
             devices,
             links: Vec::new(),
+            hop_s: None,
             objective: Objective::Latency,
             workload: Workload::default(),
             pins: Vec::new(),
@@ -294,8 +300,9 @@ pub struct DeviceReason {
     pub device: DeviceId,
     /// For people, one line.
     pub text: String,
-    /// What the plan would cost if it were the other way: without this device, or with it. `None` where there
-    /// is no such plan, or it was not looked for.
+    /// What the plan would cost if it were the other way: without this device, or with it. Among more than 16
+    /// usable devices it is what the plan's devices reach with it. `None` where there is no such plan, or it
+    /// was not looked for.
     pub otherwise_ns: Option<u64>,
 }
 

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use exo_planner::{
     Alternative, AlternativeKind, DeviceRates, Figure, LinkFacts, Objective, Pin, PinLayers, Plan,
-    PlanDevice, PlanError, PlanRequest, Prediction, Workload, lacking_kernels, plan, predict, rates_of, rtt,
-    validate, workspace_bytes,
+    PlanDevice, PlanError, PlanRequest, Prediction, WORK_MAX, Workload, lacking_kernels, plan, predict,
+    rates_of, rtt, validate, workspace_bytes,
 };
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, LayerRange, LayerShape, MemoryDomain, ModelShape,
-    NodeId, Shard, Stage, TypeBytes, WeightTypes,
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, KvDType, LayerRange, LayerShape, MemoryDomain,
+    ModelShape, NodeId, Shard, Stage, TypeBytes, WeightTypes,
 };
 
 const MIB: u64 = 1 << 20;
@@ -337,6 +337,38 @@ fn each_plan_beside_the_one_that_is_made_is_the_one_that_comes_out_when_it_is_as
     assert!(seen.len() == 3 && seen.values().all(|count| *count > 20), "{seen:?}");
 }
 
+/// Among many devices, too, what one that is left out would do is what comes out when it is pinned beside the
+/// devices of the plan, or more where no work was left to search for it.
+#[test]
+fn among_many_devices_each_that_is_left_out_has_its_number() {
+    let cases = [(600, Objective::Latency), (1000, Objective::Latency), (600, Objective::Throughput)];
+    for ((fit, objective), work_max) in cases.into_iter().flat_map(|case| [(case, WORK_MAX), (case, 1)]) {
+        let mut request = PlanRequest { objective, work_max, explain: true, ..unlike(20, 12, fit) };
+        (request.workload.prompt_tokens, request.workload.streams) = (64, 8);
+        let ours = plan(&request).unwrap_or_else(|error| panic!("{error}"));
+        let is_used = |node: NodeId| ours.stages.iter().any(|stage| stage.leader().node == node);
+        // The throughput asks once for each number of stages.
+        let is_searched = work_max > 1 && objective == Objective::Latency;
+        for reason in &ours.reasons {
+            let text = &reason.text;
+            if is_used(reason.node) {
+                assert_eq!(reason.otherwise_ns, None, "{text}");
+                continue;
+            }
+            let told = reason.otherwise_ns.unwrap_or_else(|| panic!("{objective:?}: {text}"));
+            assert!(text.starts_with("no layer: adding it ") && text.contains(" takes at most "), "{text}");
+            let mut asked = PlanRequest { explain: false, work_max: WORK_MAX, ..request.clone() };
+            asked.devices.retain(|d| is_used(d.node) || d.node == reason.node);
+            let (node, device) = (reason.node, reason.device.clone());
+            asked.pins.push(Pin { node, device, layers: PinLayers::Any });
+            let forced = plan(&asked).unwrap_or_else(|error| panic!("{error}")).proof.objective_ns;
+            assert!(forced == told || !is_searched && forced < told, "{objective:?}: {forced}: {text}");
+            assert!(ours.proof.lower_bound_ns <= told);
+        }
+        assert!(ours.alternatives.iter().all(|one| one.kind == AlternativeKind::Alone));
+    }
+}
+
 /// So many bytes more on the device and it holds the model alone, and one fewer and it does not.
 #[test]
 fn what_a_device_lacks_to_hold_the_model_alone_is_exact() {
@@ -435,6 +467,7 @@ fn with_odd_numbers(draws: &mut Draws, objective: u64) -> PlanRequest {
             flops_per_s: odd(draws),
             flops_by_type: typed(draws),
             kv_bytes_per_s: odd(draws),
+            kv_by_type: KvDType::ALL.into_iter().filter_map(|kv| Some((kv, odd(draws)?))).collect(),
             prefill_read_bytes_per_s: odd(draws),
             attention_flops_per_s: odd(draws),
             activations_per_s: odd(draws),

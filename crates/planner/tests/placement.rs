@@ -9,8 +9,8 @@ use exo_planner::{
     workspace_bytes,
 };
 use exo_types::{
-    DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, LayerRange, LayerRates, LayerShape, MemoryDomain,
-    ModelShape, NodeId, Provenance, Shard, TypeBytes, TypeRates, WeightTypes,
+    DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, KvRates, LayerRange, LayerRates, LayerShape,
+    MemoryDomain, ModelShape, NodeId, Provenance, Shard, TypeBytes, TypeRates, WeightTypes,
 };
 use proptest::prelude::*;
 
@@ -47,6 +47,7 @@ fn beside_products(flops_per_s: f64) -> LayerRates {
         attention_flops_per_s: flops_per_s,
         activations_per_s: 1e17,
         layer_s: 5e-6,
+        kv_read_bytes_per_s: None,
     }
 }
 
@@ -228,6 +229,20 @@ fn a_fetch_pays_within_the_first_answers_or_is_left_out() {
     // Where nobody has the file everybody fetches it.
     let (stages, plan, _) = planned("a=40@60 b=40@50", slow_line);
     assert_eq!((&*stages, plan.faster), ("a 0..32", None), "nobody has the file");
+}
+
+/// There and back, between two nodes.
+#[test]
+fn a_hop_takes_beside_the_wire_what_answers_have_shown() {
+    let hop_ns = |hop_s: Option<f64>| {
+        let hop_s = hop_s.map(Figure::measured);
+        let request = PlanRequest { hop_s, ..read("a=2@100 b=2@100", 4, &[]) };
+        plan(&request).expect("fits").predicted.hop_ns
+    };
+    let (assumed, measured) = (hop_ns(None), hop_ns(Some(5e-4)));
+    assert_eq!(measured.expected - assumed.expected, 2 * 450_000, "50 us are assumed");
+    assert!(measured.high - measured.expected >= 2 * 50_000, "{measured:?}");
+    assert_eq!(hop_ns(Some(f64::NAN)), assumed, "absurd");
 }
 
 /// A link that nobody has measured makes the time of a fetch a guess.
@@ -1044,6 +1059,7 @@ fn attention_decides_long_prompts_and_what_a_layer_takes_decides_short_steps() {
         attention_flops_per_s: attention,
         activations_per_s: activations,
         layer_s: layer_us * 1e-6,
+        kv_read_bytes_per_s: None,
     };
     let times = |prompt: u32, layer_rates: LayerRates| {
         let facts = DeviceFacts { layer_rates: Some(layer_rates), ..device("a", 64.0, Some(10.0)).device };
@@ -1063,6 +1079,11 @@ fn attention_decides_long_prompts_and_what_a_layer_takes_decides_short_steps() {
     let ((short, token), (long, _)) = (ratio(64, slow), ratio(16_384, slow));
     assert!((1.0..1.08).contains(&short) && token == 1.0, "{short} {token}");
     assert!((5.0..11.0).contains(&long), "{long}");
+    // Keys and values of 8192 tokens, at the rate that was measured with their type.
+    let of_kv = |f16, q8| LayerRates { kv_read_bytes_per_s: Some(KvRates { f32: 1.0, f16, q8 }), ..usual };
+    let [fast, slow] = [1e10, 1e9].map(|f16| times(8192, of_kv(f16, 1.0)).1);
+    let kv_ns = |rate: f64| 4.0 * 8192.0 * 4096.0 / rate * 1e9;
+    assert!(((slow - fast) / (kv_ns(1e9) - kv_ns(1e10)) - 1.0).abs() < 1e-3, "{slow} {fast}");
     // 1 ms in each of 4 layers, beside 6.7 ms for the weights of a token.
     let (_, token) = ratio(64, rates(1e12, 1020.0, 1e10, 1e10));
     assert!((1.5..1.7).contains(&token), "{token}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::fits::FitsQuery;
@@ -19,7 +19,7 @@ use exo_types::{InstanceId, NodeId, ParseIdError};
 use futures_util::{StreamExt, stream};
 
 use crate::app::App;
-use crate::body::{json, read_json, read_typed};
+use crate::body::{JsonBody, NoBody, json};
 use crate::encode::push_event;
 use crate::errors::{ApiError, Path};
 use crate::guard::Caller;
@@ -79,18 +79,14 @@ pub async fn instance(State(app): State<Arc<App>>, Path(id): Path<String>) -> An
 }
 
 /// `POST /exo/v1/instances`
-pub async fn place(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let place: PlaceRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn place(State(app): State<Arc<App>>, JsonBody(place): JsonBody<PlaceRequest>) -> Answer {
     let facade = app.facade.clone();
     let placing = async move { facade.place(place).await };
     Ok(json(&app.admin_whole(app.options.admin_timeout, placing).await?))
 }
 
 /// `POST /exo/v1/plan`
-pub async fn plan(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let query: PlanQuery = read_typed(&parts.headers, body, &app).await?;
+pub async fn plan(State(app): State<Arc<App>>, JsonBody(query): JsonBody<PlanQuery>) -> Answer {
     Ok(json(&app.admin(app.facade.plan(query)).await?))
 }
 
@@ -100,16 +96,16 @@ pub async fn fits(State(app): State<Arc<App>>) -> Answer {
 }
 
 /// `POST /exo/v1/fits`
-pub async fn fits_one(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let query: FitsQuery = read_typed(&parts.headers, body, &app).await?;
+pub async fn fits_one(State(app): State<Arc<App>>, JsonBody(query): JsonBody<FitsQuery>) -> Answer {
     Ok(json(&app.admin(app.facade.fits(query)).await?))
 }
 
 /// `POST /exo/v1/instances/{instance}/replan`
-pub async fn replan(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let replan: ReplanRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn replan(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+    JsonBody(replan): JsonBody<ReplanRequest>,
+) -> Answer {
     Ok(json(&app.admin(app.facade.replan(parse("instance", &id)?, replan)).await?))
 }
 
@@ -146,9 +142,8 @@ pub async fn cancel_request(State(app): State<Arc<App>>, Path(request): Path<Str
 pub async fn retry_device(
     State(app): State<Arc<App>>,
     Path((node, device)): Path<(String, String)>,
-    request: Request,
+    _: NoBody,
 ) -> Answer {
-    read_empty(&app, request).await?;
     app.admin(app.facade.retry_device(parse::<NodeId>("node", &node)?, device)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -159,9 +154,7 @@ pub async fn members(State(app): State<Arc<App>>) -> Answer {
 }
 
 /// `POST /exo/v1/members`
-pub async fn admit(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let admit: AdmitRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn admit(State(app): State<Arc<App>>, JsonBody(admit): JsonBody<AdmitRequest>) -> Answer {
     Ok(json(&app.admin(app.facade.admit_member(parse("node", &admit.node)?)).await?))
 }
 
@@ -172,9 +165,10 @@ pub async fn refuse(State(app): State<Arc<App>>, Path(node): Path<String>) -> An
 }
 
 /// `POST /exo/v1/join_window`
-pub async fn open_join_window(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let wanted: JoinWindowRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn open_join_window(
+    State(app): State<Arc<App>>,
+    JsonBody(wanted): JsonBody<JoinWindowRequest>,
+) -> Answer {
     app.admin(app.facade.open_join_window(wanted.minutes)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -192,32 +186,32 @@ pub async fn remove_member(State(app): State<Arc<App>>, Path(node): Path<String>
 }
 
 /// `POST /exo/v1/members/{node}/role`
-pub async fn set_role(State(app): State<Arc<App>>, Path(node): Path<String>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let wanted: RoleRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn set_role(
+    State(app): State<Arc<App>>,
+    Path(node): Path<String>,
+    JsonBody(wanted): JsonBody<RoleRequest>,
+) -> Answer {
     app.admin(app.facade.set_role(parse::<NodeId>("node", &node)?, wanted.role)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// `POST /exo/v1/members/{node}/drain`
-pub async fn drain(State(app): State<Arc<App>>, Path(node): Path<String>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let wanted: DrainRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn drain(
+    State(app): State<Arc<App>>,
+    Path(node): Path<String>,
+    JsonBody(wanted): JsonBody<DrainRequest>,
+) -> Answer {
     app.admin(app.facade.drain(parse::<NodeId>("node", &node)?, wanted.drain)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// `POST /exo/v1/invites`
-pub async fn invite(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let invite: InviteRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn invite(State(app): State<Arc<App>>, JsonBody(invite): JsonBody<InviteRequest>) -> Answer {
     Ok(json(&app.admin(app.facade.invite(invite)).await?))
 }
 
 /// `POST /exo/v1/join`
-pub async fn join(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let join: JoinRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn join(State(app): State<Arc<App>>, JsonBody(join): JsonBody<JoinRequest>) -> Answer {
     Ok(json(&app.admin(app.facade.join(join)).await?))
 }
 
@@ -227,9 +221,7 @@ pub async fn models(State(app): State<Arc<App>>) -> Answer {
 }
 
 /// `POST /exo/v1/models`
-pub async fn add_model(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let add: AddModelRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn add_model(State(app): State<Arc<App>>, JsonBody(add): JsonBody<AddModelRequest>) -> Answer {
     let facade = app.facade.clone();
     let adding = async move { facade.add_model(add.path, add.name).await };
     Ok(json(&app.admin_whole(ADD_MAX, adding).await?))
@@ -241,9 +233,10 @@ pub async fn model_checks(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /exo/v1/model_checks`
-pub async fn check_model(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let check: ModelCheckRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn check_model(
+    State(app): State<Arc<App>>,
+    JsonBody(check): JsonBody<ModelCheckRequest>,
+) -> Answer {
     Ok(json(&app.admin(app.facade.check_model(check.model)).await?))
 }
 
@@ -259,27 +252,14 @@ pub async fn remove_model(State(app): State<Arc<App>>, Path(model): Path<String>
 }
 
 /// `POST /exo/v1/kept_models`
-pub async fn keep_model(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let keep: KeepModelRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn keep_model(State(app): State<Arc<App>>, JsonBody(keep): JsonBody<KeepModelRequest>) -> Answer {
     Ok(json(&app.admin(app.facade.keep_model(keep.model, keep.kept)).await?))
 }
 
 /// `POST /exo/v1/shutdown`
-pub async fn shutdown(State(app): State<Arc<App>>, request: Request) -> Answer {
-    read_empty(&app, request).await?;
+pub async fn shutdown(State(app): State<Arc<App>>, _: NoBody) -> Answer {
     app.facade.shutdown();
     Ok(StatusCode::NO_CONTENT.into_response())
-}
-
-/// The body of a request that needs none: nothing, or a JSON document.
-pub async fn read_empty(app: &Arc<App>, request: Request) -> Result<(), ApiError> {
-    let (parts, body) = request.into_parts();
-    let empty = axum::http::header::CONTENT_LENGTH;
-    if parts.headers.get(empty).is_some_and(|n| n != "0") {
-        read_json(&parts.headers, body, app, |_, _| Ok(())).await?;
-    }
-    Ok(())
 }
 
 fn parse<T: FromStr<Err = ParseIdError>>(param: &str, text: &str) -> Result<T, ApiError> {

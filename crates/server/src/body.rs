@@ -1,13 +1,17 @@
 //! Reading a request's body: bounded in bytes and time, alone and in sum with all others, then parsed.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::BodyExt;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::app::App;
@@ -23,6 +27,7 @@ const DRAIN_BYTES: usize = 256 << 20;
 
 /// A document of more bytes is parsed where it holds up nobody.
 const PARSED_AT_ONCE_BYTES: usize = 64 << 10;
+
 /// Reads a body as JSON and makes of it and its text what `take` does, both where a large one holds up
 /// nobody. What it takes counts until the lease is dropped.
 pub async fn read_json<T: Send + 'static>(
@@ -142,21 +147,38 @@ fn parse<T>(bytes: &[u8], take: fn(Value, &str) -> Result<T, ApiError>) -> Resul
     take(value, text)
 }
 
-/// Reads the body into a small request type of ours.
-pub async fn read_typed<T: serde::de::DeserializeOwned + Send + 'static>(
-    headers: &HeaderMap,
-    body: Body,
-    app: &App,
-) -> Result<T, ApiError> {
-    let take = |value, _: &str| {
-        serde_json::from_value(value)
-            .map_err(|e| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", e.to_string()))
-    };
-    Ok(read_json(headers, body, app, take).await?.0)
+/// A body that is a small request type of ours.
+pub struct JsonBody<T>(pub T);
+
+impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for JsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let take = |value, _: &str| {
+            serde_json::from_value(value)
+                .map_err(|e| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", e.to_string()))
+        };
+        Ok(Self(read_json(&parts.headers, body, app, take).await?.0))
+    }
+}
+
+/// The body of a request that needs none: nothing, or a JSON document.
+pub struct NoBody;
+
+impl FromRequest<Arc<App>> for NoBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        if parts.headers.get(CONTENT_LENGTH).is_some_and(|n| n != "0") {
+            read_json(&parts.headers, body, app, |_, _| Ok(())).await?;
+        }
+        Ok(Self)
+    }
 }
 
 /// A JSON answer.
-pub fn json<T: serde::Serialize>(value: &T) -> Response {
-    use axum::response::IntoResponse;
+pub fn json<T: Serialize>(value: &T) -> Response {
     axum::Json(value).into_response()
 }

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use exo_api::{HubLoginRequest, HubSearchRequest, HubShowRequest, PullRequest, UpdateQuery};
 
-use crate::admin::read_empty;
 use crate::app::App;
-use crate::body::{json, read_typed};
+use crate::body::{JsonBody, NoBody, json};
 use crate::errors::{ApiError, Path};
 
 type Answer = Result<Response, ApiError>;
@@ -20,21 +19,17 @@ pub async fn list(State(app): State<Arc<App>>) -> Response {
 }
 
 /// `POST /exo/v1/pulls`
-pub async fn start(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let pull: PullRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn start(State(app): State<Arc<App>>, JsonBody(pull): JsonBody<PullRequest>) -> Answer {
     Ok(json(&app.admin(app.facade.downloads().start(pull)).await?))
 }
 
 /// `POST /exo/v1/pulls/{pull}/pause`
-pub async fn pause(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Answer {
-    read_empty(&app, request).await?;
+pub async fn pause(State(app): State<Arc<App>>, Path(id): Path<String>, _: NoBody) -> Answer {
     Ok(json(&app.facade.downloads().pause(&id)?))
 }
 
 /// `POST /exo/v1/pulls/{pull}/resume`
-pub async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Answer {
-    read_empty(&app, request).await?;
+pub async fn resume(State(app): State<Arc<App>>, Path(id): Path<String>, _: NoBody) -> Answer {
     Ok(json(&app.facade.downloads().resume(&id)?))
 }
 
@@ -45,36 +40,27 @@ pub async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answ
 }
 
 /// `POST /exo/v1/hub/search`
-pub async fn search(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let search: HubSearchRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn search(State(app): State<Arc<App>>, JsonBody(search): JsonBody<HubSearchRequest>) -> Answer {
     Ok(json(&app.admin(app.facade.downloads().search(search)).await?))
 }
 
 /// `POST /exo/v1/hub/show`
-pub async fn show(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let show: HubShowRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn show(State(app): State<Arc<App>>, JsonBody(show): JsonBody<HubShowRequest>) -> Answer {
     Ok(json(&app.admin(app.facade.downloads().show(show)).await?))
 }
 
 /// `POST /exo/v1/hub/updates`
-pub async fn updates(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let query: UpdateQuery = read_typed(&parts.headers, body, &app).await?;
+pub async fn updates(State(app): State<Arc<App>>, JsonBody(query): JsonBody<UpdateQuery>) -> Answer {
     Ok(json(&app.admin(app.facade.downloads().updates(query)).await?))
 }
 
 /// `POST /exo/v1/hub/prune`
-pub async fn prune(State(app): State<Arc<App>>, request: Request) -> Answer {
-    read_empty(&app, request).await?;
+pub async fn prune(State(app): State<Arc<App>>, _: NoBody) -> Answer {
     Ok(json(&app.admin(app.facade.downloads().prune()).await?))
 }
 
 /// `POST /exo/v1/hub/login`
-pub async fn login(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let login: HubLoginRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn login(State(app): State<Arc<App>>, JsonBody(login): JsonBody<HubLoginRequest>) -> Answer {
     app.admin(app.facade.downloads().login(login)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Extension;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use exo_api::{CodeView, SessionAccess, SessionRequest, SessionView};
 use exo_stdx::unix_s;
 
 use crate::app::App;
-use crate::body::{json, read_typed};
+use crate::body::{JsonBody, json};
 use crate::connection_slots::ConnectionSlot;
 use crate::errors::ApiError;
 use crate::guard::{Caller, Peer};
@@ -41,8 +41,7 @@ pub async fn begin_session(
     request: Request,
 ) -> Answer {
     app.guard.check_near(request.headers(), peer)?;
-    let (parts, body) = request.into_parts();
-    let wanted: SessionRequest = read_typed(&parts.headers, body, &app).await?;
+    let JsonBody(wanted) = JsonBody::<SessionRequest>::from_request(request, &app).await?;
     match wanted {
         SessionRequest { code: Some(code), secret: None } => {
             app.sessions.take_code(&code, Instant::now(), unix_s()).map_err(refused_code)?;

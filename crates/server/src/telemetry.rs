@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use exo_api::{DoctorQuery, LogLevelRequest, LogQuery, SeriesQuery, SilenceRequest};
 
 use crate::app::App;
-use crate::body::{json, read_typed};
+use crate::body::{JsonBody, json};
 use crate::errors::ApiError;
 
 type Answer = Result<Response, ApiError>;
@@ -33,9 +33,7 @@ pub async fn alerts(State(app): State<Arc<App>>) -> Answer {
 }
 
 /// `POST /exo/v1/alerts/silence`
-pub async fn silence(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let silence: SilenceRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn silence(State(app): State<Arc<App>>, JsonBody(silence): JsonBody<SilenceRequest>) -> Answer {
     app.admin(app.facade.silence(silence)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -54,9 +52,10 @@ pub async fn doctor(
 }
 
 /// `POST /exo/v1/logs/level`
-pub async fn raise_log_level(State(app): State<Arc<App>>, request: Request) -> Answer {
-    let (parts, body) = request.into_parts();
-    let wanted: LogLevelRequest = read_typed(&parts.headers, body, &app).await?;
+pub async fn raise_log_level(
+    State(app): State<Arc<App>>,
+    JsonBody(wanted): JsonBody<LogLevelRequest>,
+) -> Answer {
     app.admin(app.facade.raise_log_level(wanted)).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

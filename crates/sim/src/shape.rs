@@ -116,6 +116,7 @@ pub fn device(used_bytes: u64) -> DeviceFacts {
             attention_flops_per_s: 300e9,
             activations_per_s: 2e9,
             layer_s: 20e-6,
+            kv_read_bytes_per_s: None,
         }),
         rates_measured: None,
         corrections: Corrections::default(),

@@ -254,7 +254,7 @@ fn round(
     let printed = render(template, &conversation(calls), Some(tools()), false)?;
     let prompt = render(template, &conversation(&[])[..1], Some(tools()), true)?;
     let same = prompt.bytes().zip(printed.bytes()).take_while(|(a, b)| a == b).count();
-    let same = (0..=same).rev().find(|at| printed.is_char_boundary(*at)).unwrap_or(0);
+    let same = printed.floor_char_boundary(same);
     let same = match printed[..same].rfind('<') {
         Some(sign) if same < prompt.len() && !printed[sign..same].contains('>') => sign,
         _ => same,

@@ -93,9 +93,9 @@ impl GuardedRegex {
     fn find_from(&self, text: &str, mut at: usize) -> Result<Option<(usize, usize)>, EncodeError> {
         let mut window = WINDOW;
         loop {
-            let end = floor_char(text, at.saturating_add(window));
+            let end = text.floor_char_boundary(at.saturating_add(window));
             let whole = end == text.len();
-            let settled = floor_char(text, end.saturating_sub(MARGIN)).max(at);
+            let settled = text.floor_char_boundary(end.saturating_sub(MARGIN)).max(at);
             match self.search(&text[..end], at, window)? {
                 Some((from, to)) if whole || to <= settled => return Ok(Some((from, to))),
                 Some(_) => window *= 2,
@@ -131,14 +131,6 @@ fn compile(source: &str, steps: usize) -> Result<Regex, fancy_regex::Error> {
         .delegate_size_limit(COMPILED_BYTES_MAX)
         .max_prog_size(PROGRAM_LEN_MAX)
         .build()
-}
-
-fn floor_char(text: &str, at: usize) -> usize {
-    let mut at = at.min(text.len());
-    while !text.is_char_boundary(at) {
-        at -= 1;
-    }
-    at
 }
 
 fn next_char(text: &str, at: usize) -> usize {

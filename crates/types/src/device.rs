@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DEVICES_MAX, DType, NodeId, TYPES_MAX, list};
+use crate::{DEVICES_MAX, DType, KvDType, NodeId, TYPES_MAX, list};
 
 /// A device within its node, stable across restarts: `cpu`, later `cuda:GPU-…`, `vulkan:0000:01:00.0`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
@@ -199,6 +199,28 @@ pub struct LayerRates {
     pub activations_per_s: f64,
     /// Seconds that all these take in a layer for one row, with what starting its products takes.
     pub layer_s: f64,
+    /// Bytes of keys and values per second that attention of one row reads; earlier versions did not
+    /// measure it.
+    #[serde(default)]
+    pub kv_read_bytes_per_s: Option<KvRates>,
+}
+
+/// A rate for each type of keys and values.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KvRates {
+    /// Of [`KvDType::F32`].
+    pub f32: f64,
+    /// Of [`KvDType::F16`].
+    pub f16: f64,
+    /// Of [`KvDType::Q8`].
+    pub q8: f64,
+}
+
+impl KvRates {
+    /// Each with its type, in the order of [`KvDType::ALL`].
+    pub fn by_type(self) -> [(KvDType, f64); KvDType::ALL.len()] {
+        [(KvDType::F32, self.f32), (KvDType::F16, self.f16), (KvDType::Q8, self.q8)]
+    }
 }
 
 impl LayerRates {
@@ -209,9 +231,11 @@ impl LayerRates {
 
     /// Whether the planner may count with them: numbers above zero that a device could have.
     pub fn is_plausible(&self) -> bool {
-        let Self { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s } = *self;
-        let rates = [prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s];
-        rates.into_iter().all(|rate| rate > 0.0 && rate <= Self::RATE_MAX) && Self::SECONDS.contains(&layer_s)
+        let Self { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s, .. } = *self;
+        let of_kv = self.kv_read_bytes_per_s.into_iter().flat_map(KvRates::by_type).map(|(_, rate)| rate);
+        let mut rates =
+            [prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s].into_iter().chain(of_kv);
+        rates.all(|rate| rate > 0.0 && rate <= Self::RATE_MAX) && Self::SECONDS.contains(&layer_s)
     }
 }
 

@@ -30,8 +30,8 @@ mod time;
 mod transport;
 
 pub use device::{
-    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, LayerRates, MemoryDomain,
-    Monitor, NodeFacts, Provenance, SupportClass, TypeRates,
+    Correction, Corrections, DeviceFacts, DeviceId, DeviceKind, DeviceState, KvRates, LayerRates,
+    MemoryDomain, Monitor, NodeFacts, Provenance, SupportClass, TypeRates,
 };
 pub use disk::DiskRoom;
 pub use dtype::DType;

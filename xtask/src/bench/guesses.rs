@@ -29,7 +29,7 @@ impl Bench {
     /// Each way to guess against none, in turns, on the same prompts.
     pub(super) fn guesses(&mut self, model: &Path, threads: usize) -> anyhow::Result<()> {
         let subject = Subject::new(model, &self.dtype_of(model));
-        let plain = self.start_node(model, threads, 1, &["--speculate".into(), "off".into()])?;
+        let plain = self.start_node(model, threads, 1, &["--speculate=off".to_owned()])?;
         for (what, flags) in self.ways() {
             let guessing = self.start_node(model, threads, 1, &flags)?;
             for round in 0..self.args.rounds {
@@ -57,9 +57,9 @@ impl Bench {
     }
 
     /// Prompt lookup, and a small model if one is given.
-    fn ways(&self) -> Vec<(What, Vec<PathBuf>)> {
-        let lookup = (What::GuessesOfPrompt, vec!["--speculate".into(), "ngram".into()]);
-        let draft = |file: &PathBuf| (What::GuessesOfModel, vec!["--draft".into(), file.clone()]);
+    fn ways(&self) -> Vec<(What, [String; 1])> {
+        let lookup = (What::GuessesOfPrompt, ["--speculate=ngram".to_owned()]);
+        let draft = |file: &PathBuf| (What::GuessesOfModel, [format!("--draft={}", file.display())]);
         [lookup].into_iter().chain(self.args.draft.as_ref().map(draft)).collect()
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::http::Server;
+use crate::http::Server;
+use crate::rng::Rng;
 
 /// For one request, queue included.
 pub const ANSWER_MAX: Duration = Duration::from_secs(600);
@@ -31,13 +32,8 @@ pub struct Burst {
 
 /// Prompts of random tokens; the same `seed` gives the same ones.
 pub fn prompt(len: usize, seed: u64) -> Vec<u64> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        IDS.start + (state >> 32) % (IDS.end - IDS.start)
-    };
+    let mut rng = Rng::new(seed);
+    let next = || IDS.start + (rng.draw() >> 32) % (IDS.end - IDS.start);
     std::iter::repeat_with(next).take(len).collect()
 }
 

@@ -1,20 +1,22 @@
 //! A node beside `llama-server`: several streams, a cached prefix, an idle node.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::Bench;
 use super::args::Part;
 use super::cells::{Sample, Subject, What, median};
-use super::child::{self, Running};
-use super::http::Server;
 use super::load::{Target, prompt};
+use crate::child::{self, Running};
+use crate::cluster::{self, Cluster};
+use crate::http::Server;
 use crate::system;
+use crate::wait::{rest, wait_for};
 
 /// Tokens of each stream's prompt and answer.
 const STREAM_PROMPT: usize = 32;
@@ -27,12 +29,8 @@ const CONTEXT: u32 = 2048;
 /// Tokens of keys and values for each stream, on both servers. A whole context for each of 32 streams would
 /// be gigabytes.
 const STREAM_CACHE: u32 = 512;
-/// From the start of a server to its first answer.
-const START_MAX: Duration = Duration::from_secs(30);
 /// From the order to load to ready.
 const LOAD_MAX: Duration = Duration::from_secs(180);
-/// From the first token to all weights packed in memory.
-const SETTLE_MAX: Duration = Duration::from_secs(120);
 /// For an answer that needs no model.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// How long an idle node is watched at a time: at the bound of 1 %, ten of the ticks the kernel counts in.
@@ -42,11 +40,10 @@ const POLL: Duration = Duration::from_millis(20);
 
 /// A node with one model on it.
 pub struct Node {
-    process: Running,
+    cluster: Cluster,
     pub target: Target,
     /// From the order to place it to its first token.
     first_token_s: f64,
-    _folder: tempfile::TempDir,
 }
 
 impl Bench {
@@ -57,7 +54,7 @@ impl Bench {
         }
         // Two at least: a stream and the prompt beside it.
         let slots = self.args.streams.iter().copied().fold(2, u32::max);
-        let mut node = self.start_node(model, threads, slots, &[])?;
+        let node = self.start_node(model, threads, slots, &[])?;
         let subject = Subject::new(model, &self.dtype_of(model));
         let mut add =
             |what, ours| self.cells.add(&subject, threads, what, Sample { ours, theirs: None, share: None });
@@ -75,7 +72,7 @@ impl Bench {
             self.cached_prefix(&node, &subject, threads)?;
         }
         if self.has(Part::Idle) {
-            let share = idle_share(&mut node.process)?;
+            let share = idle_share(&node.cluster.nodes()[0])?;
             self.cells.add(&subject, threads, What::Idle, Sample { ours: share, theirs: None, share: None });
         }
         Ok(())
@@ -149,41 +146,29 @@ impl Bench {
         model: &Path,
         threads: usize,
         slots: u32,
-        flags: &[PathBuf],
+        flags: &[String],
     ) -> anyhow::Result<Node> {
-        let folder = tempfile::tempdir().context("no folder for a node")?;
-        let mut command = Command::new(&self.programs.exo);
-        command.args(["start", "--name", "bench", "--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0"]);
-        command
-            .args(flags)
-            .args(["--no-discovery", "--backend", "cpu", "--threads", &threads.to_string(), "--data-dir"])
-            .arg(folder.path());
-        let mut process = child::start(command, &self.cores[..threads])?;
-        let (published, secret) = (folder.path().join("api.json"), folder.path().join("api-secret"));
-        let address = wait_for(&mut process, "its API", START_MAX, || {
-            let file: Value = serde_json::from_slice(&std::fs::read(&published).ok()?).ok()?;
-            file["address"].as_str()?.parse::<SocketAddr>().ok()
+        let flags = || [flags, &[format!("--threads={threads}")]].concat();
+        let cores = &self.cores[..threads];
+        // A node runs on the cores of the thread that starts it.
+        let mut cluster = system::on_own_thread(|| {
+            system::pin_this_thread(cores)?;
+            Cluster::start_on(&self.programs.exo, 1, None, |_| flags())
         })?;
-        let secret =
-            std::fs::read_to_string(&secret).with_context(|| format!("cannot read {}", secret.display()))?;
-        let server = Server { address, secret: secret.trim().to_owned(), network: None };
-        let added = server.post("/exo/v1/models", &json!({ "path": model }), ANSWER_MAX)?;
-        let name = added["name"].as_str().context("the node does not name the model")?.to_owned();
+        let name = cluster.add(model)?;
         let began = Instant::now();
         // Prompts that are kept for the cached prefix need room beside a whole context.
         let cache_tokens = (slots * STREAM_CACHE).max(2 * CONTEXT);
         let order = json!({
             "model": name, "context_tokens": CONTEXT, "slots": slots, "cache_tokens": cache_tokens,
         });
-        let placed = server.post("/exo/v1/instances", &order, ANSWER_MAX)?;
-        wait_for(&mut process, "the model", LOAD_MAX, || is_ready(&server, &placed["id"]))??;
-        let target = Target { server, model: name, is_llama: false };
+        let instance = cluster.place_as(0, &order)?;
+        let target = Target { server: cluster.nodes()[0].server.clone(), model: name, is_llama: false };
         target.complete(&prompt(8, 1), 1)?;
         let first_token_s = began.elapsed().as_secs_f64();
         // Whatever is measured next is measured on packed weights.
-        let settled = || is_settled(&target.server, &placed["id"]).then_some(());
-        wait_for(&mut process, "its packed weights", SETTLE_MAX, settled)?;
-        Ok(Node { process, target, first_token_s, _folder: folder })
+        cluster.wait_settled(&instance)?;
+        Ok(Node { cluster, target, first_token_s })
     }
 
     /// `None` without llama.cpp.
@@ -211,7 +196,10 @@ impl Bench {
             secret: String::new(),
             network: None,
         };
-        wait_for(&mut process, "its model", LOAD_MAX, || server.get("/health", ANSWER_MAX).ok())?;
+        wait_for("loading the model into llama-server", (LOAD_MAX, POLL), || match process.has_ended() {
+            None => Ok(server.get("/health", ANSWER_MAX).ok()),
+            Some((status, said)) => bail!("llama-server ended by itself ({status}): {said}"),
+        })?;
         let target = Target { server, model: "any".to_owned(), is_llama: true };
         target.complete(&prompt(8, 1), 1)?;
         Ok(Some((process, target)))
@@ -231,51 +219,6 @@ fn dtype_in(name: &str) -> String {
     TYPES.iter().find(|t| name.contains(**t)).map_or_else(String::new, |t| (*t).to_owned())
 }
 
-/// `Some` when the instance is ready, or has failed.
-fn is_ready(server: &Server, id: &Value) -> Option<anyhow::Result<()>> {
-    let view = server.get("/exo/v1/cluster", ANSWER_MAX).ok()?;
-    let instance = view["instances"].as_array()?.iter().find(|i| i["id"] == *id)?.clone();
-    match instance["state"]["kind"].as_str()? {
-        "ready" => Some(Ok(())),
-        "failed" => Some(Err(anyhow::anyhow!("the model was not loaded: {}", instance["state"]["reason"]))),
-        _ => None,
-    }
-}
-
-/// Whether all weights are where they will be.
-fn is_settled(server: &Server, id: &Value) -> bool {
-    let view = server.get("/exo/v1/cluster", ANSWER_MAX).unwrap_or_default();
-    let instances = view["instances"].as_array();
-    let instance = instances.and_then(|all| all.iter().find(|instance| instance["id"] == *id));
-    let stages = instance.and_then(|instance| instance["stages"].as_array());
-    let packed = |stage: &Value| {
-        stage["weight_bytes_held"].as_u64() > Some(0) && stage["weight_bytes_waiting"].as_u64() == Some(0)
-    };
-    stages.is_some_and(|stages| stages.iter().all(packed))
-}
-
-/// Looks again and again until there is a value, the program ends or the time is over.
-fn wait_for<T>(
-    process: &mut Running,
-    what: &str,
-    at_most: Duration,
-    mut ready: impl FnMut() -> Option<T>,
-) -> anyhow::Result<T> {
-    let began = Instant::now();
-    loop {
-        if let Some(value) = ready() {
-            return Ok(value);
-        }
-        if let Some((status, said)) = process.has_ended() {
-            bail!("{} ended before {what} was ready ({status}): {said}", process.name());
-        }
-        if began.elapsed() > at_most {
-            bail!("{}: {what} was not ready after {} s", process.name(), at_most.as_secs());
-        }
-        std::thread::park_timeout(POLL);
-    }
-}
-
 /// A port nobody listens on now.
 fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("no free port")?;
@@ -284,16 +227,14 @@ fn free_port() -> anyhow::Result<u16> {
 
 /// Processor time over time of a process that is left alone: the median of three parts, so that one rare duty
 /// does not stand for all.
-fn idle_share(process: &mut Running) -> anyhow::Result<f64> {
+fn idle_share(node: &cluster::Node) -> anyhow::Result<f64> {
     // What the last request left to do.
-    std::thread::park_timeout(Duration::from_secs(2));
+    rest(Duration::from_secs(2));
     let mut shares = Vec::new();
     for _ in 0..3 {
-        let (began, before) = (Instant::now(), system::processor_seconds(process.id())?);
-        while began.elapsed() < IDLE {
-            std::thread::park_timeout(IDLE.saturating_sub(began.elapsed()));
-        }
-        shares.push((system::processor_seconds(process.id())? - before) / began.elapsed().as_secs_f64());
+        let (began, before) = (Instant::now(), node.processor_seconds()?);
+        rest(IDLE);
+        shares.push((node.processor_seconds()? - before) / began.elapsed().as_secs_f64());
     }
     median(shares).context("an idle node was not watched")
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::Value;
 
+use super::Bench;
 use super::args::Part;
 use super::cells::{Sample, Subject, What};
-use super::{Bench, child};
+use crate::child;
 use crate::system;
 
 /// Tokens that are generated from an empty context.

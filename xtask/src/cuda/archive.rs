@@ -10,6 +10,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
 
+use crate::run;
+
 const FOLDER: &str = "crates/backend-cuda/ptx";
 const HASHES: &str = "crates/backend-cuda/ptx/hashes.txt";
 const LEVEL: u8 = 9;
@@ -31,8 +33,7 @@ pub fn read() -> anyhow::Result<Texts> {
             .map_err(|error| anyhow::anyhow!("{} does not unpack: {error}", path.display()))?;
         texts.insert(name.to_owned(), text);
     }
-    let written = std::fs::read_to_string(HASHES).with_context(|| format!("cannot read {HASHES}"))?;
-    if written != hashes(&texts) {
+    if run::read(HASHES)? != hashes(&texts) {
         bail!("the files in {FOLDER} are not those of {HASHES}; run `cargo xtask ptx`");
     }
     Ok(texts)

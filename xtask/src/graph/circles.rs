@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use crate::run;
 use crate::tidy::tokens::{TestCode, Token, test_code, tokens};
@@ -54,9 +54,7 @@ fn all() -> anyhow::Result<Vec<(String, Modules)>> {
         let src = Path::new("crates").join(&name).join("src");
         let mut sources = Vec::new();
         for file in files {
-            let text =
-                std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            sources.push((file.strip_prefix(&src).unwrap_or(&file).to_owned(), text));
+            sources.push((file.strip_prefix(&src).unwrap_or(&file).to_owned(), run::read(&file)?));
         }
         all.extend(circles(&imports(&sources)).into_iter().map(|circle| (name.clone(), circle)));
     }

@@ -18,11 +18,12 @@ use serde_json::{Value, json};
 
 use self::acknowledged::{Acknowledged, Counts, Subject};
 use self::orders::there;
-use super::cluster::Cluster;
-use super::rng::Rng;
+use super::Verdict;
 use super::streams::{ask, completion, percentile, sorted, spread};
-use super::{Verdict, rest, wait_for};
+use crate::cluster::Cluster;
+use crate::rng::Rng;
 use crate::setup;
+use crate::wait::{rest, wait_for};
 
 const NODES: usize = 3;
 const TOKENS: u32 = 100;

@@ -16,14 +16,14 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::Verdict;
-use super::cluster::Cluster;
 use super::concurrent::{self, Question, prompt_tokens};
-use super::lan::Lan;
 use super::predictions::wait_measured;
-use super::wire::Wire;
 use crate::bench::cells::median;
-use crate::bench::http::Server;
+use crate::cluster::Cluster;
+use crate::http::Server;
+use crate::lan::Lan;
 use crate::setup;
+use crate::wire::Wire;
 
 /// The least speed of the plan's placement, in speeds of the best that was measured.
 const RATIO_MIN: f64 = 0.95;
@@ -162,7 +162,7 @@ impl<'a> Bench<'a> {
         let model = cluster.model(options.model.as_deref())?;
         cluster.wait_united()?;
         wait_measured(&cluster)?;
-        let server = cluster.nodes().first().context("the cluster has no node")?.server.clone();
+        let server = cluster.nodes()[0].server.clone();
         Ok(Self { cluster, server, model, options, prompts: 0 })
     }
 
@@ -196,7 +196,7 @@ impl<'a> Bench<'a> {
         if devices.len() != NODES {
             bail!("the plan looks at {} devices instead of {NODES}", devices.len());
         }
-        let first = format!("{}/", self.cluster.nodes().first().context("the cluster has no node")?.name);
+        let first = format!("{}/", self.cluster.nodes()[0].name);
         devices.sort_by_key(|device| !device.starts_with(&first));
         Ok(devices)
     }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use crate::bench::http::Server;
 use crate::bench::load::Target;
+use crate::http::Server;
 
 /// What each of them is asked.
 pub struct Question<'a> {

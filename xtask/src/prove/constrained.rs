@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::Context;
 
 use super::Verdict;
-use crate::run;
+use crate::{run, setup};
 
 /// Its source has the suite in it, its wheel the validator.
 const PACKAGE: &str = "jsonschema[format-nongpl]==4.25.1";
@@ -18,16 +18,13 @@ const TEMPLATES: [&str; 2] = ["llama-cpp-python", "0.3.36"];
 pub(super) fn prove() -> anyhow::Result<Vec<Verdict>> {
     let folder = run::target_dir()?.join("constrained");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let python = validator(&folder)?;
+    let python = setup::python(&folder.join("venv"), PACKAGE, &[PACKAGE])?;
     let suite = suite(&python, &folder)?;
     let templates = templates(&python, &folder)?;
     let judged = example("constraint", "suite").arg(&suite).status().context("cannot start cargo")?;
     let costs = example("constraint", "masks").arg("--bounds").status().context("cannot start cargo")?;
     let printed = example("tokenizer", "templates").arg(&templates).status().context("cannot start cargo")?;
-    let verdict = |what: &str, is_kept: bool| {
-        let how = if is_kept { "every bound is kept" } else { "not every bound is kept, see above" };
-        Verdict { line: format!("constrained, {what}: {how}"), is_kept }
-    };
+    let verdict = |what: &str, is_kept| Verdict::of_program(&format!("constrained, {what}"), is_kept);
     Ok(vec![
         verdict("JSON Schema Test Suite", judged.success()),
         verdict("answers from random logits", answers(&python)?),
@@ -65,20 +62,6 @@ fn answers(python: &Path) -> anyhow::Result<bool> {
     // Whoever reads them may have failed: it ends with its reader.
     let drawn = drawing.wait().context("cannot wait for cargo")?;
     Ok(judged.with_context(|| format!("cannot start {}", python.display()))?.success() && drawn.success())
-}
-
-/// A Python that has the validator.
-fn validator(folder: &Path) -> anyhow::Result<PathBuf> {
-    let (python, mark) = (folder.join("venv/bin/python"), folder.join("installed.txt"));
-    if std::fs::read_to_string(&mark).is_ok_and(|done| done == PACKAGE) {
-        return Ok(python);
-    }
-    eprintln!("set-up: {PACKAGE} from PyPI");
-    run::output("python3", &["-m", "venv", "--clear", &folder.join("venv").to_string_lossy()])?;
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", PACKAGE];
-    run::output(&python.to_string_lossy(), &pip)?;
-    std::fs::write(&mark, PACKAGE).with_context(|| format!("cannot write {}", mark.display()))?;
-    Ok(python)
 }
 
 /// The suite's folder of the draft that schemas are read as.

@@ -10,12 +10,13 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::cluster::{Cluster, Epoch, placements};
+use super::Verdict;
 use super::runs::RunOptions;
 use super::streams::{
     Asking, Pauses, Question, beside, completion, longest_pause, percentile, sorted, spread, undisturbed,
 };
-use super::{Verdict, rest, wait_for};
+use crate::cluster::{Cluster, Epoch, placements};
+use crate::wait::{rest, wait_for};
 
 const NODES: usize = 2;
 const STREAMS: u64 = 2;

@@ -13,8 +13,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::Verdict;
-use super::cluster::{Cluster, Node};
-use crate::setup;
+use crate::cluster::{Cluster, Node};
+use crate::{run, setup};
 
 const NODES: usize = 3;
 /// The model in the binary.
@@ -102,15 +102,12 @@ fn one(exo: &Path, number: usize, known: &Known) -> anyhow::Result<Duration> {
 
 fn place_and_ask(cluster: &mut Cluster, number: usize, known: &Known) -> anyhow::Result<Duration> {
     // Through each member, and for each of them each asked first.
-    let instance = cluster.place(number / NODES % NODES, MODEL, CONTEXT)?;
+    cluster.place(number / NODES % NODES, MODEL, CONTEXT)?;
     let mut slowest = Duration::ZERO;
     for turn in 0..NODES {
         let node = &cluster.nodes()[(number + turn) % NODES];
         let took = ask(node, known).with_context(|| format!("request {} to {}", turn + 1, node.name))?;
         slowest = slowest.max(took);
-    }
-    if instance.stages != NODES {
-        bail!("the model is on {} nodes instead of {NODES}", instance.stages);
     }
     Ok(slowest)
 }
@@ -131,8 +128,8 @@ fn ask(node: &Node, known: &Known) -> anyhow::Result<Duration> {
 }
 
 fn known() -> anyhow::Result<Known> {
-    let text = std::fs::read_to_string(EXPECTED).with_context(|| format!("cannot read {EXPECTED}"))?;
-    let file: Value = serde_json::from_str(&text).with_context(|| format!("{EXPECTED} is not JSON"))?;
+    let file: Value =
+        serde_json::from_str(&run::read(EXPECTED)?).with_context(|| format!("{EXPECTED} is not JSON"))?;
     let first = &file["greedy"][0];
     let field = |name: &str| {
         let text = first[name].as_str().with_context(|| format!("{EXPECTED} has no {name}"))?;

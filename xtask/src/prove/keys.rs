@@ -9,11 +9,12 @@ use anyhow::{Context, bail};
 use clap::Args;
 use serde_json::json;
 
-use super::cluster::Cluster;
-use super::{Verdict, wait_for};
+use super::Verdict;
 use crate::bench::cells::median;
-use crate::bench::http::Server;
+use crate::cluster::Cluster;
+use crate::http::Server;
 use crate::setup;
+use crate::wait::wait_for;
 
 /// The longest wait beside many connections, in waits beside one.
 const RATIO_MAX: f64 = 2.0;
@@ -53,11 +54,11 @@ pub struct Options {
 pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
     let exo = setup::exo_binary(options.exo.as_deref())?;
     let mut cluster = Cluster::start(&exo, 1, &[&format!("--threads={}", options.threads)])?;
-    let model = options.model.as_ref().map_or_else(|| Ok("demo".to_owned()), |file| cluster.add(file))?;
+    let model = cluster.model(options.model.as_deref())?;
     let instance = cluster.place(0, &model, CONTEXT)?;
     cluster.wait_settled(&instance)?;
     cluster.write_config(&format!("api_keys = [\"{}\", \"{}\"]\n", KEYS[0], KEYS[1]))?;
-    let server = &cluster.nodes().first().context("the cluster has no node")?.server;
+    let server = &cluster.nodes()[0].server;
     let [many, one] = KEYS.map(|key| Server { secret: key.to_owned(), ..server.clone() });
     // Until then anybody is let in, whatever key it shows, and all are one user.
     let nobody = Server { secret: "the-key-of-nobody".to_owned(), ..server.clone() };

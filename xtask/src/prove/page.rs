@@ -17,9 +17,10 @@ use clap::Args;
 use serde_json::json;
 
 use super::Verdict;
-use super::cluster::{Cluster, Node};
 use crate::bench::cells::median;
-use crate::bench::http::Server;
+use crate::cluster::{Cluster, Node};
+use crate::http::Server;
+use crate::wait::rest;
 use crate::{setup, web};
 
 const NODES: usize = 3;
@@ -75,21 +76,19 @@ fn in_browser() -> anyhow::Result<Verdict> {
     let bundle = std::env::current_dir()?.join(web::BUNDLE);
     let mut node = Command::new("node");
     let status = node.arg(script).env("EXO_PAGE", bundle).stdin(Stdio::null()).status();
-    let is_kept = status.context("cannot start `node`")?.success();
-    let line = if is_kept { "every bound is kept" } else { "not every bound is kept, see above" };
-    Ok(Verdict { line: format!("page in the browser: {line}"), is_kept })
+    Ok(Verdict::of_program("page in the browser", status.context("cannot start `node`")?.success()))
 }
 
 /// What a node computes and sends in a cluster of three that does nothing.
 fn idle(exo: &Path, time: Duration) -> anyhow::Result<Vec<Verdict>> {
     let mut cluster = Cluster::start(exo, NODES, &[])?;
     cluster.wait_united()?;
-    let node = cluster.nodes().first().context("the cluster has no node")?;
+    let node = &cluster.nodes()[0];
     // What follows a start is over by then.
-    sleep(Duration::from_secs(10));
+    rest(Duration::from_secs(10));
     let alone = core_share(node, time)?;
     let watchers = Watchers::start(&node.server)?;
-    sleep(Duration::from_secs(2));
+    rest(Duration::from_secs(2));
     let (bytes, began) = (watchers.bytes(), Instant::now());
     let watched = core_share(node, time)?;
     let bytes_per_s = (watchers.bytes() - bytes) as f64 / began.elapsed().as_secs_f64();
@@ -149,7 +148,7 @@ fn decode(exo: &Path, pairs: u32) -> anyhow::Result<Verdict> {
     let mut cluster = Cluster::start(exo, 1, &["--speculate=off"])?;
     let instance = cluster.place(0, "demo", 512)?;
     cluster.wait_settled(&instance)?;
-    let server = cluster.nodes().first().context("the cluster has no node")?.server.clone();
+    let server = cluster.nodes()[0].server.clone();
     tokens_per_s(&server)?;
     let watched = || -> anyhow::Result<f64> {
         let watchers = Watchers::start(&server)?;
@@ -190,15 +189,8 @@ fn tokens_per_s(server: &Server) -> anyhow::Result<f64> {
 
 fn core_share(node: &Node, time: Duration) -> anyhow::Result<f64> {
     let (began, before) = (Instant::now(), node.processor_seconds()?);
-    sleep(time);
+    rest(time);
     Ok((node.processor_seconds()? - before) / began.elapsed().as_secs_f64())
-}
-
-fn sleep(time: Duration) {
-    let began = Instant::now();
-    while began.elapsed() < time {
-        std::thread::park_timeout(time.saturating_sub(began.elapsed()));
-    }
 }
 
 /// A reader of the event stream and a scraper, until they are told to stop.

@@ -11,18 +11,19 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::cluster::Cluster;
+use super::Verdict;
 use super::concurrent::{self, Question, prompt_tokens};
-use super::lan::Lan;
-use super::wire::Wire;
-use super::{Verdict, wait_for};
 use crate::bench::cells::median;
-use crate::bench::http::Server;
+use crate::cluster::Cluster;
+use crate::http::Server;
+use crate::lan::Lan;
 use crate::setup;
+use crate::wait::wait_for;
+use crate::wire::Wire;
 
 /// Largest median and largest 95th percentile of the errors, in per cent.
 const ERROR_MAX: (f64, f64) = (10.0, 25.0);
@@ -153,7 +154,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
                 let backend = format!("--backend={}", options.backend);
                 vec!["--speculate=off".to_owned(), threads, backend, format!("--compute-share={share}")]
             })?;
-            let name = model.as_ref().map_or_else(|| Ok("demo".to_owned()), |file| cluster.add(file))?;
+            let name = cluster.model(model.as_deref())?;
             let found = measure(&mut cluster, &name, options)?;
             cluster.stop()?;
             found.iter().for_each(|case| println!("{}", row(case)));
@@ -178,15 +179,12 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
     wait_measured(cluster)?;
     let order = json!({ "model": model, "nodes_min": nodes, "context_tokens": context, "slots": slots });
     let instance = cluster.place_as(0, &order)?;
-    if instance.stages != nodes {
-        bail!("{model} is on {} nodes instead of {nodes}", instance.stages);
-    }
     // Packed weights, as the plan counts them.
     cluster.wait_settled(&instance)?;
     let pins = cluster.pins_of(&instance)?;
     let mut wanted: Vec<(u32, u32)> = prompts.iter().map(|prompt| (1, *prompt)).collect();
     wanted.extend(streams.iter().filter(|streams| **streams > 1).map(|streams| (*streams, shortest)));
-    let server = &cluster.nodes().first().context("the cluster has no node")?.server;
+    let server = &cluster.nodes()[0].server;
     let mut planned = Vec::new();
     for &(streams, prompt) in &wanted {
         let query = json!({
@@ -229,7 +227,7 @@ fn measure(cluster: &mut Cluster, model: &str, options: &Options) -> anyhow::Res
 /// Waits until the first node knows the rates of all devices, and the bandwidth of all links in both
 /// directions.
 pub(super) fn wait_measured(cluster: &Cluster) -> anyhow::Result<()> {
-    let (node, nodes) = (cluster.nodes().first().context("the cluster has no node")?, cluster.nodes().len());
+    let (node, nodes) = (&cluster.nodes()[0], cluster.nodes().len());
     wait_for("measuring devices and links", (LINKS_MAX, POLL), || {
         let view = node.server.get("/exo/v1/cluster", ANSWER_MAX)?;
         Ok(is_measured(&view, nodes).then_some(()))

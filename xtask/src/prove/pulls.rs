@@ -18,7 +18,7 @@ use clap::{Args, ValueEnum};
 
 use self::hub::Model;
 use super::Verdict;
-use super::wire::Wire;
+use crate::wire::Wire;
 use crate::{run, setup};
 
 #[derive(Args)]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Verdict;
-use super::cluster::Cluster;
+use crate::cluster::Cluster;
 use crate::setup;
 
 /// Which runs there are, and of what; where a proof has another number of them, it says so with `mut_arg`.

@@ -13,9 +13,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::Verdict;
-use super::cluster::Cluster;
 use crate::bench::cells::median;
-use crate::bench::http::Server;
+use crate::cluster::Cluster;
+use crate::http::Server;
 use crate::setup;
 
 /// Numbers of nodes, and the least ratio of the speeds on so many.
@@ -54,15 +54,12 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
 fn on(exo: &Path, nodes: usize, ratio_min: f64, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let threads = format!("--threads={}", options.threads);
     let mut cluster = Cluster::start(exo, nodes, &["--speculate=off", &threads])?;
-    let model = options.model.as_ref().map_or_else(|| Ok("demo".to_owned()), |file| cluster.add(file))?;
+    let model = cluster.model(options.model.as_deref())?;
     let slots = STREAMS.iter().max();
     let order = json!({ "model": model, "nodes_min": nodes, "context_tokens": CONTEXT, "slots": slots });
     let instance = cluster.place_as(0, &order)?;
-    if instance.stages != nodes {
-        bail!("{model} is on {} nodes instead of {nodes}", instance.stages);
-    }
     cluster.wait_settled(&instance)?;
-    let server = &cluster.nodes().first().context("the cluster has no node")?.server;
+    let server = &cluster.nodes()[0].server;
     let speed = |streams, is_held| tokens_per_s(server, &model, streams, is_held);
     let mut verdicts = Vec::new();
     for streams in STREAMS {

@@ -20,9 +20,10 @@ use clap::Args;
 use self::clients::{Answers, Question};
 use self::faults::Draw;
 use self::hosts::Hosts;
+use super::Verdict;
 use super::streams::percentile;
-use super::{Verdict, wait_for};
 use crate::setup;
+use crate::wait::wait_for;
 
 /// Of the requests that nothing happened to but elsewhere, so many end with their answer.
 const AVAILABLE_PERCENT: usize = 99;

@@ -7,13 +7,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 
 use super::Verdict;
-use super::cluster::Cluster;
 use crate::bench::cells::median;
+use crate::cluster::Cluster;
 use crate::setup;
 
 /// Least ratio of the speeds.
@@ -146,11 +146,8 @@ impl Placed {
         let threads = threads.map(|threads| format!("--threads={threads}"));
         let flags: Vec<&str> = ["--speculate=off"].into_iter().chain(threads.as_deref()).collect();
         let mut cluster = Cluster::start(exo, nodes, &flags)?;
-        let name = model.map_or_else(|| Ok("demo".to_owned()), |file| cluster.add(file))?;
+        let name = cluster.model(model)?;
         let instance = cluster.place(0, &name, CONTEXT)?;
-        if instance.stages != nodes {
-            bail!("{name} is on {} nodes instead of {nodes}", instance.stages);
-        }
         let placed = Self(cluster);
         // What is measured is measured on packed weights and warm caches.
         placed.token_ms(&name)?;
@@ -160,7 +157,7 @@ impl Placed {
 
     /// Median over some answers, as the node that was asked measured it after the first token of each.
     fn token_ms(&self, model: &str) -> anyhow::Result<f64> {
-        let node = self.0.nodes().first().context("the cluster has no node")?;
+        let node = &self.0.nodes()[0];
         let body = json!({
             "model": model, "prompt": "Once upon a time", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": true,
         });

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::{rest, wait_for};
-use crate::bench::http::Server;
+use crate::http::Server;
+use crate::wait::{rest, wait_for};
 
 /// For a whole answer, interrupted or not: an answer stands still for two minutes at most.
 const ANSWER_MAX: Duration = Duration::from_secs(300);

@@ -15,10 +15,7 @@ pub(super) fn prove() -> anyhow::Result<Verdict> {
     let status = Command::new(&program).args(args).stdin(Stdio::null()).status();
     let status = status.with_context(|| format!("cannot start `{program}`"))?;
     match status.code() {
-        Some(0) => Ok(Verdict { line: "token-cost: every bound is kept".to_owned(), is_kept: true }),
-        Some(1) => {
-            Ok(Verdict { line: "token-cost: not every bound is kept, see above".to_owned(), is_kept: false })
-        }
+        Some(code @ (0 | 1)) => Ok(Verdict::of_program("token-cost", code == 0)),
         _ => bail!("`{program} {}` failed: {status}", args.join(" ")),
     }
 }

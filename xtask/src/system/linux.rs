@@ -8,7 +8,7 @@ use rustix::thread::{
     CpuSet, LinkNameSpaceType, move_into_link_name_space, sched_getaffinity, sched_setaffinity,
 };
 
-use super::Told;
+use super::{Told, on_own_thread};
 use crate::run;
 
 /// Whether packages can be installed with Debian's tool.
@@ -52,15 +52,11 @@ pub struct Tap(tun_rs::SyncDevice);
 impl Tap {
     /// In a network namespace.
     pub fn new(network: &str, name: &str) -> anyhow::Result<Self> {
-        let made = std::thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                enter_network(network)?;
-                let card = tun_rs::DeviceBuilder::new().name(name).layer(tun_rs::Layer::L2).offload(false);
-                card.build_sync().with_context(|| format!("no network card {name} in {network}"))
-            });
-            inside.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?
-        })?;
-        Ok(Self(made))
+        on_own_thread(|| {
+            enter_network(network)?;
+            let card = tun_rs::DeviceBuilder::new().name(name).layer(tun_rs::Layer::L2).offload(false);
+            card.build_sync().map(Self).with_context(|| format!("no network card {name} in {network}"))
+        })
     }
 
     /// The next frame that the system sends; its length.

@@ -1,32 +1,17 @@
 //! How many lines of Rust there are that are no tests.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-
-use anyhow::Context;
-
-use super::TESTS_ONLY;
-use super::tokens::{test_code, test_files, tokens};
+use super::is_shipped;
+use super::tokens::Source;
 
 /// Lines of all files but those of tests and of crates that only tests use, without what stands under
 /// `#[cfg(test)]`.
-pub fn lines(files: &[PathBuf]) -> anyhow::Result<usize> {
-    let mut sources = BTreeMap::new();
-    for file in super::rust_files(files) {
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let tests = test_code(&tokens(&text));
-        sources.insert(file.as_path(), (text, tests));
-    }
-    let tests = test_files(sources.iter().map(|(path, (_, tests))| (*path, tests)));
-    let is_code =
-        |file: &Path| !tests.contains(file) && !TESTS_ONLY.iter().any(|folder| file.starts_with(folder));
-    Ok(sources.iter().filter(|(file, _)| is_code(file)).map(|(_, (text, _))| lines_of(text)).sum())
+pub fn lines(sources: &[Source<'_>]) -> usize {
+    sources.iter().filter(|source| is_shipped(source)).map(lines_of).sum()
 }
 
-fn lines_of(text: &str) -> usize {
-    let tokens = tokens(text);
-    let of_tests = test_code(&tokens).ranges.into_iter().map(|range| {
+fn lines_of(source: &Source<'_>) -> usize {
+    let Source { text, tokens, tests, .. } = source;
+    let of_tests = tests.ranges.iter().map(|range| {
         let (first, last) = (tokens.get(range.start), tokens.get(range.end.saturating_sub(1)));
         first.zip(last).map_or(0, |(first, last)| last.line + 1 - first.line)
     });
@@ -35,12 +20,16 @@ fn lines_of(text: &str) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::lines_of;
+    use std::path::PathBuf;
+
+    use super::super::tokens::sources;
+    use super::lines;
 
     #[test]
     fn what_is_compiled_for_tests_is_not_counted() {
         let text =
             "fn f() {}\n\n#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n#[cfg(test)]\nuse x;\nfn h() {}\n";
-        assert_eq!(lines_of(text), 3);
+        let file = (PathBuf::from("crates/a/src/lib.rs"), text.to_owned());
+        assert_eq!(lines(&sources(&[file])), 3);
     }
 }

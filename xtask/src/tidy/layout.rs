@@ -1,35 +1,33 @@
 //! How files are laid out: one style of modules, comments that a window beside another shows whole, docs that
 //! say something where they are shown alone.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context;
+use super::tokens::Source;
 
 /// rustfmt keeps code within it and leaves comments alone.
 const COLUMNS_MAX: usize = 110;
 
 /// Modules that are `x/mod.rs` instead of `x.rs` beside its folder, comment lines that are too long, and docs
 /// of one word.
-pub fn untidy(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+pub fn untidy(sources: &[Source<'_>]) -> Vec<String> {
     let mut complaints = Vec::new();
-    for file in super::rust_files(files) {
+    for Source { path: file, text, .. } in sources {
         if is_old_style(file) {
             complaints.push(format!("{}: it is the `.rs` file beside its folder here", file.display()));
         }
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let long = text.lines().enumerate().filter(|(_, line)| is_long_comment(line));
         complaints.extend(
             long.map(|(at, _)| format!("{}:{}: a comment past column {COLUMNS_MAX}", file.display(), at + 1)),
         );
         if file.starts_with("crates") {
-            let words = one_word_docs(&text).into_iter();
+            let words = one_word_docs(text).into_iter();
             complaints.extend(words.map(|line| {
                 format!("{}:{line}: a doc of one word: name what it is about, and its unit", file.display())
             }));
         }
     }
-    Ok(complaints)
+    complaints
 }
 
 /// Helpers of test programs keep it: a file beside them would be a program of its own.

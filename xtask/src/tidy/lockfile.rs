@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::Context;
+use crate::run;
 
 const FUZZ: &str = "fuzz/Cargo.lock";
 
@@ -29,8 +29,7 @@ pub type Lock = BTreeMap<String, Vec<Package>>;
 
 /// A line for each package in which the two lockfiles, or the fuzz targets' and our manifests, differ.
 pub fn disagreements() -> anyhow::Result<Vec<String>> {
-    let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"));
-    let (ours, fuzz) = (parse(&read("Cargo.lock")?), parse(&read(FUZZ)?));
+    let (ours, fuzz) = (parse(&run::read("Cargo.lock")?), parse(&run::read(FUZZ)?));
     let mut found = other_versions(&ours, &fuzz);
     for (name, package) in fuzz.iter().flat_map(|(name, all)| all.iter().map(move |package| (name, package)))
     {
@@ -38,7 +37,7 @@ pub fn disagreements() -> anyhow::Result<Vec<String>> {
         else {
             continue;
         };
-        let needed = needed(&read(&format!("crates/{folder}/Cargo.toml"))?);
+        let needed = needed(&run::read(format!("crates/{folder}/Cargo.toml"))?);
         if needed != package.dependencies {
             let differ: Vec<_> = needed.symmetric_difference(&package.dependencies).cloned().collect();
             found.push(format!("{name} differs in what it needs ({})", differ.join(", ")));

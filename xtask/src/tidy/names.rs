@@ -2,12 +2,10 @@
 //! went with it.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context;
-
-use super::TESTS_ONLY;
-use super::tokens::{TestCode, Token, test_code, test_files, tokens};
+use super::is_shipped;
+use super::tokens::Source;
 
 /// Of types, each with the field's name for it.
 const TYPES: [(&str, &str); 52] = [
@@ -76,40 +74,23 @@ const FILES: [(&str, &str); 5] = [
 const COMMANDS: &str = "crates/cli/src/args.rs";
 
 /// A line for each invented name.
-pub fn invented(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
-    let mut sources = BTreeMap::new();
-    for file in super::rust_files(files).filter(|file| file.starts_with("crates")) {
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        sources.insert(file.as_path(), text);
-    }
+pub fn invented(sources: &[Source<'_>]) -> Vec<String> {
     let told = |(name, instead)| format!("{name} is a name of our own: {instead}");
-    Ok(found(&sources).into_iter().map(told).collect())
+    found(sources).into_iter().map(told).collect()
 }
 
 /// `CRATE: Name` of each, with what to take instead.
-fn found(sources: &BTreeMap<&Path, String>) -> BTreeMap<String, &'static str> {
-    let read: BTreeMap<&Path, (Vec<Token<'_>>, TestCode)> = sources
-        .iter()
-        .map(|(path, text)| {
-            let tokens = tokens(text);
-            let tests = test_code(&tokens);
-            (*path, (tokens, tests))
-        })
-        .collect();
-    let tests = test_files(read.iter().map(|(path, (_, tests))| (*path, tests)));
+fn found(sources: &[Source<'_>]) -> BTreeMap<String, &'static str> {
     let mut found = BTreeMap::new();
-    for (path, (tokens, test_code)) in &read {
-        if tests.contains(path) || TESTS_ONLY.iter().any(|folder| path.starts_with(folder)) {
-            continue;
-        }
+    for source in sources.iter().filter(|source| source.path.starts_with("crates") && is_shipped(source)) {
+        let Source { path, tokens, .. } = source;
         let home = path.iter().nth(1).unwrap_or_default().display().to_string();
         let file = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         found.extend(instead_of(&FILES, file).map(|instead| (format!("{home}: {file}"), instead)));
         if *path == Path::new(COMMANDS) {
             continue;
         }
-        for at in (1..tokens.len()).filter(|at| !test_code.has(*at)) {
+        for at in source.code().skip_while(|at| *at == 0) {
             if matches!(tokens[at - 1].text, "struct" | "enum" | "trait" | "type")
                 && let Some(instead) = instead_of(&TYPES, tokens[at].text)
             {
@@ -126,6 +107,9 @@ fn instead_of(table: &[(&str, &'static str)], name: &str) -> Option<&'static str
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use super::super::tokens;
     use super::*;
 
     #[test]
@@ -140,8 +124,8 @@ mod tests {
             (COMMANDS, "struct Run;"),
             ("crates/cli/src/main.rs", "struct Run;"),
         ];
-        let sources = sources.map(|(path, text)| (Path::new(path), text.to_owned())).into();
-        let names: Vec<String> = found(&sources).into_keys().collect();
+        let texts = sources.map(|(path, text)| (PathBuf::from(path), text.to_owned()));
+        let names: Vec<String> = found(&tokens::sources(&texts)).into_keys().collect();
         assert_eq!(names, ["a: Shop", "a: words.rs", "cli: Run"]);
     }
 }

@@ -1,9 +1,9 @@
 //! Platform code is split by file: a `cfg` about the system or the processor stands on a `mod` or a `use`,
 //! never inside a function. In tests it may stand on a whole item as well.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context;
+use super::tokens::Source;
 
 /// What a platform is told by; `feature`, `test` and `miri` tell something else.
 const KEYS: [&str; 9] = [
@@ -19,18 +19,19 @@ const KEYS: [&str; 9] = [
 ];
 
 /// A line for each place where platform code stands among other code.
-pub fn scattered(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+pub fn scattered(sources: &[Source<'_>]) -> Vec<String> {
     let mut complaints = Vec::new();
-    for file in super::rust_files(files).filter(|file| is_in(file, "src") || is_in(file, "tests")) {
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    for Source { path: file, text, .. } in sources {
+        if !is_in(file, "src") && !is_in(file, "tests") {
+            continue;
+        }
         let is_test = is_in(file, "tests") || file.file_stem().is_some_and(|stem| stem == "tests");
-        let found = find(&text, is_test).into_iter();
+        let found = find(text, is_test).into_iter();
         complaints.extend(found.map(|(line, what)| {
             format!("{}:{line}: {what}; give each system a file of its own", file.display())
         }));
     }
-    Ok(complaints)
+    complaints
 }
 
 /// Whether one of the folders above the file has this name.

@@ -5,10 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-
 use super::lockfile::{self, Lock};
-use super::tokens::{TestCode, Token, test_code, test_files, tokens};
+use super::tokens::{Source, Token};
+use crate::run;
 
 /// Without `exo-`; one that does not exist is skipped.
 const PURE: [&str; 8] =
@@ -47,31 +46,24 @@ const NAMES: [(&str, &str); 23] = [
 const COUNTED: (&str, f64) = ("machine", 0.4);
 
 /// A line for each thing in the pure crates that is not pure.
-pub fn impure(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
+pub fn impure(files: &[PathBuf], sources: &[Source<'_>]) -> anyhow::Result<Vec<String>> {
     let mut needs = BTreeMap::new();
     for manifest in files.iter().filter(|file| file.starts_with("crates") && file.ends_with("Cargo.toml")) {
         let folder = manifest.parent().and_then(Path::file_name).unwrap_or_default();
-        needs.insert(format!("exo-{}", folder.display()), lockfile::needed(&read(manifest)?));
+        needs.insert(format!("exo-{}", folder.display()), lockfile::needed(&run::read(manifest)?));
     }
-    let lock = lockfile::parse(&read(Path::new("Cargo.lock"))?);
+    let lock = lockfile::parse(&run::read("Cargo.lock")?);
     let mut complaints = dependencies(&lock, &needs);
     for name in PURE {
         let folder = Path::new("crates").join(name);
-        let mut sources = BTreeMap::new();
-        for file in super::rust_files(files).filter(|file| file.starts_with(&folder)) {
-            sources.insert(file.as_path(), read(file)?);
-        }
-        let checked = Checked::new(&sources);
-        complaints.extend(checked.complaints());
-        if name == COUNTED.0 && !sources.is_empty() {
-            complaints.extend(checked.too_few_tests(name, COUNTED.1));
+        let own = sources.iter().filter(|source| source.path.starts_with(&folder));
+        let own: Vec<&Source<'_>> = own.collect();
+        complaints.extend(own.iter().flat_map(|source| impurities(source)));
+        if name == COUNTED.0 {
+            complaints.extend(too_few_tests(name, &own, COUNTED.1));
         }
     }
     Ok(complaints)
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
 /// Walks what each pure crate needs, on any system and its build scripts included: that is what a lockfile
@@ -111,55 +103,29 @@ fn name_of(dependency: &str) -> &str {
     dependency.split(' ').next().unwrap_or(dependency)
 }
 
-/// The sources of one crate, read.
-struct Checked<'a> {
-    files: BTreeMap<&'a Path, (Vec<Token<'a>>, TestCode)>,
-    /// Files that are test code as a whole.
-    tests: BTreeSet<&'a Path>,
+/// What is wrong in a file.
+fn impurities(source: &Source<'_>) -> Vec<String> {
+    let Source { path, tokens, .. } = source;
+    let complaint = |at: usize| {
+        let why = forbidden(tokens, at)?;
+        Some(format!("{}:{}: {why}", path.display(), tokens[at].line))
+    };
+    source.code().filter_map(complaint).collect()
 }
 
-impl<'a> Checked<'a> {
-    fn new(sources: &'a BTreeMap<&'a Path, String>) -> Self {
-        let read = |text: &'a String| {
-            let tokens = tokens(text);
-            let tests = test_code(&tokens);
-            (tokens, tests)
-        };
-        let files: BTreeMap<_, _> = sources.iter().map(|(path, text)| (*path, read(text))).collect();
-        let tests = test_files(files.iter().map(|(path, (_, tests))| (*path, tests)));
-        Self { files, tests }
-    }
-
-    fn complaints(&self) -> Vec<String> {
-        let mut complaints = Vec::new();
-        let code = self.files.iter().filter(|(path, _)| !self.tests.contains(*path));
-        for (path, (tokens, tests)) in code {
-            for at in (0..tokens.len()).filter(|at| !tests.has(*at)) {
-                if let Some(why) = forbidden(tokens, at) {
-                    complaints.push(format!("{}:{}: {why}", path.display(), tokens[at].line));
-                }
-            }
-        }
-        complaints
-    }
-
-    /// Lines with something else than comments count.
-    fn too_few_tests(&self, name: &str, ratio_min: f64) -> Option<String> {
-        let (mut code, mut test) = (0, 0);
-        for (path, (tokens, tests)) in &self.files {
-            let lines = |is_test: bool| {
-                let all = tokens.iter().enumerate();
-                let some = all.filter(|(at, _)| is_test == (self.tests.contains(path) || tests.has(*at)));
-                some.map(|(_, token)| token.line).collect::<BTreeSet<_>>().len()
-            };
-            code += lines(false);
-            test += lines(true);
-        }
-        let ratio = test as f64 / code.max(1) as f64;
-        (ratio < ratio_min).then(|| {
-            format!("crates/{name}: {test} lines of tests for {code} of code, a ratio of {ratio:.2}; {ratio_min} is the least")
-        })
-    }
+/// Lines with something else than comments count.
+fn too_few_tests(name: &str, sources: &[&Source<'_>], ratio_min: f64) -> Option<String> {
+    let lines = |source: &Source<'_>, of_tests: bool| {
+        let all = source.tokens.iter().enumerate();
+        let some = all.filter(|(at, _)| of_tests == (source.is_test || source.tests.has(*at)));
+        some.map(|(_, token)| token.line).collect::<BTreeSet<_>>().len()
+    };
+    let count = |of_tests| sources.iter().map(|source| lines(source, of_tests)).sum::<usize>();
+    let (code, test) = (count(false), count(true));
+    let ratio = test as f64 / code.max(1) as f64;
+    (ratio < ratio_min).then(|| {
+        format!("crates/{name}: {test} lines of tests for {code} of code, a ratio of {ratio:.2}; {ratio_min} is the least")
+    })
 }
 
 /// What is wrong with the name at `at`, and what to do instead.
@@ -203,15 +169,16 @@ fn system_module<'a>(tokens: &[Token<'a>], at: usize) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tokens::sources;
     use super::*;
 
     /// The lines of `crates/machine/src/lib.rs` that are refused, other files beside it.
     fn check_files(files: &[(&str, &str)]) -> Vec<String> {
         let folder = Path::new("crates/machine/src");
-        let paths: Vec<_> = files.iter().map(|(path, _)| folder.join(path)).collect();
-        let texts = files.iter().map(|(_, text)| (*text).to_owned());
-        let sources = paths.iter().map(PathBuf::as_path).zip(texts).collect();
-        let told = Checked::new(&sources).complaints();
+        let texts = files.iter().map(|(path, text)| (folder.join(path), (*text).to_owned()));
+        let mut texts: Vec<(PathBuf, String)> = texts.collect();
+        texts.sort();
+        let told: Vec<String> = sources(&texts).iter().flat_map(impurities).collect();
         told.iter()
             .map(|line| {
                 let place = line.split(": ").next().unwrap_or_default();
@@ -306,11 +273,12 @@ mod tests {
     fn lines_of_tests_are_held_against_lines_of_code() {
         let code = "// a comment\nfn f() {\n    1\n}\n\nfn g() {}\n#[cfg(test)]\nmod tests {\n    x\n}\n";
         let told = |ratio_min| {
-            let sources = BTreeMap::from([
-                (Path::new("crates/machine/src/lib.rs"), code.to_owned()),
-                (Path::new("crates/machine/tests/all.rs"), "a\n\n// b\nc".to_owned()),
-            ]);
-            Checked::new(&sources).too_few_tests("machine", ratio_min)
+            let texts = [
+                (PathBuf::from("crates/machine/src/lib.rs"), code.to_owned()),
+                (PathBuf::from("crates/machine/tests/all.rs"), "a\n\n// b\nc".to_owned()),
+            ];
+            let sources = sources(&texts);
+            too_few_tests("machine", &sources.iter().collect::<Vec<_>>(), ratio_min)
         };
         assert_eq!(told(1.5), None, "six lines for four");
         let few = told(1.6).unwrap();

@@ -3,9 +3,9 @@
 //! manual claim of security: each point links to such a row.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 
-use anyhow::Context;
+use super::tokens::Source;
+use crate::run;
 
 const PAGE: &str = "docs/threat-model.md";
 /// Pages that claim something of security, and the heading of what they say of it.
@@ -14,20 +14,15 @@ const CLAIMING: [(&str, &str); 2] =
 
 /// A line for each row without a test that runs, for each test that is not there, and for each point of
 /// another page that is in no row.
-pub fn unproven(files: &[PathBuf]) -> anyhow::Result<Vec<String>> {
-    let page = std::fs::read_to_string(PAGE).with_context(|| format!("cannot read {PAGE}"))?;
+pub fn unproven(sources: &[Source<'_>]) -> anyhow::Result<Vec<String>> {
+    let page = run::read(PAGE)?;
     let mut tests: BTreeMap<String, bool> = BTreeMap::new();
-    for file in super::rust_files(files) {
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        for (name, is_run) in tests_in(&text) {
-            *tests.entry(name).or_default() |= is_run;
-        }
+    for (name, is_run) in sources.iter().flat_map(|source| tests_in(source.text)) {
+        *tests.entry(name).or_default() |= is_run;
     }
     let mut found = complaints(&page, &tests);
     for (name, heading) in CLAIMING {
-        let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
-        found.extend(unlinked(name, heading, &text, &rows(&page)));
+        found.extend(unlinked(name, heading, &run::read(name)?, &rows(&page)));
     }
     Ok(found)
 }

@@ -1,6 +1,5 @@
 //! Rust source as tokens with their lines, without comments, and which of them are compiled for tests only.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +24,41 @@ impl TestCode {
     pub fn has(&self, at: usize) -> bool {
         self.ranges.iter().any(|range| range.contains(&at))
     }
+}
+
+/// A file of Rust, taken apart.
+pub struct Source<'a> {
+    pub path: &'a Path,
+    pub text: &'a str,
+    pub tokens: Vec<Token<'a>>,
+    pub tests: TestCode,
+    /// Whether all of it is test code.
+    pub is_test: bool,
+}
+
+impl Source<'_> {
+    /// Which tokens are of no test.
+    pub fn code(&self) -> impl Iterator<Item = usize> {
+        (0..self.tokens.len()).filter(|at| !self.is_test && !self.tests.has(*at))
+    }
+}
+
+/// Takes files apart. Which of them are tests as a whole, the others say, too.
+pub fn sources(texts: &[(PathBuf, String)]) -> Vec<Source<'_>> {
+    let apart = texts.iter().map(|(path, text)| {
+        let tokens = tokens(text);
+        let tests = test_code(&tokens);
+        Source { path, text, tokens, tests, is_test: false }
+    });
+    let mut sources: Vec<Source<'_>> = apart.collect();
+    let mut marked = Vec::new();
+    for source in &sources {
+        marked.extend(source.tests.modules.iter().map(|module| module_file(source.path, module)));
+    }
+    for source in &mut sources {
+        source.is_test = is_test_file(source.path, &marked);
+    }
+    sources
 }
 
 /// Splits a source that compiles; of another it makes something, without a panic.
@@ -115,20 +149,13 @@ fn string_len(rest: &str) -> usize {
     rest.len()
 }
 
-/// Files that are tests as a whole: by their name or folder, and those that a `#[cfg(test)] mod name;` names.
-pub fn test_files<'a, 'b>(sources: impl Iterator<Item = (&'a Path, &'b TestCode)>) -> BTreeSet<&'a Path> {
-    let (mut files, mut marked) = (Vec::new(), Vec::new());
-    for (path, tests) in sources {
-        files.push(path);
-        marked.extend(tests.modules.iter().map(|module| module_file(path, module)));
-    }
-    let is_test = |path: &&Path| {
-        path.components().any(|part| part.as_os_str() == "tests")
-            || path.file_name().is_some_and(|name| name == "tests.rs")
-            // The module's own file and whatever lies in its folder.
-            || marked.iter().any(|file| *path == file || path.starts_with(file.with_extension("")))
-    };
-    files.into_iter().filter(is_test).collect()
+/// Whether a file is tests as a whole: by its name or folder, or as one that a `#[cfg(test)] mod name;`
+/// names.
+fn is_test_file(path: &Path, marked: &[PathBuf]) -> bool {
+    path.components().any(|part| part.as_os_str() == "tests")
+        || path.file_name().is_some_and(|name| name == "tests.rs")
+        // The module's own file and whatever lies in its folder.
+        || marked.iter().any(|file| path == file || path.starts_with(file.with_extension("")))
 }
 
 /// Where the module that `from` declares is written.

@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use crate::licences::allowed;
+use crate::run;
 
 /// Packages of other licences that build or test the page and are no part of it.
 const EXCEPTIONS: &[(&str, &str)] = &[
@@ -58,8 +59,7 @@ fn excepted(name: &str, licence: &str) -> bool {
 }
 
 fn read(path: &Path) -> anyhow::Result<Value> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no JSON", path.display()))
+    serde_json::from_str(&run::read(path)?).with_context(|| format!("{} is no JSON", path.display()))
 }
 
 fn answer(bad: Vec<String>, count: usize, which: &str) -> anyhow::Result<()> {

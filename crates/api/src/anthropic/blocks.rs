@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::fields::{BadParam, Fields, short};
+use crate::fields::{BadParam, Fields, check_count, short};
 use crate::generate::{ChatMessage, ToolCall};
-use crate::request::{MESSAGES_MAX, check_count};
+use crate::request::MESSAGES_MAX;
 use crate::table::MESSAGES;
 use crate::tools::{CALLS_MAX, tool_call};
 

@@ -3,13 +3,11 @@
 use serde_json::{Value, json};
 
 use super::blocks::{take_messages, take_system};
-use crate::fields::{BadParam, Fields, short};
+use crate::fields::{BadParam, Fields, check_count, short};
 use crate::generate::{
     AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, ToolDefinition, Tools,
 };
-use crate::request::{
-    RequestContext, SamplingFields, check_count, check_results, check_stops, json_schema, token_bound,
-};
+use crate::request::{RequestContext, SamplingFields, check_results, check_stops, json_schema, token_bound};
 use crate::spelling::keep_inputs;
 use crate::table::{MESSAGES, MESSAGES_COUNT, Table};
 use crate::tokens::{ChatPrompt, TokensQuestion, TokensRequest};

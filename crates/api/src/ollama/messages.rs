@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::fields::{BadParam, Fields, short};
+use crate::fields::{BadParam, Fields, check_count, short};
 use crate::generate::{ChatMessage, ToolCall, ToolDefinition};
-use crate::request::{MESSAGES_MAX, check_count};
+use crate::request::MESSAGES_MAX;
 use crate::table::OLLAMA_CHAT;
 use crate::tools::{
     CALLS_MAX, LONG_NAME_LEN_MAX, TOOLS_MAX, check_distinct, check_function, check_name, check_parameters,

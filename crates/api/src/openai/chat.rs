@@ -7,9 +7,9 @@ use utoipa::ToSchema;
 use super::common::CommonFields;
 use super::format::take_format;
 use super::tools::{take_calls, take_tools};
-use crate::fields::{BadParam, Fields, short, whole_number};
+use crate::fields::{BadParam, Fields, check_count, short, whole_number};
 use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, Tools};
-use crate::request::{MESSAGES_MAX, RequestContext, check_count, check_results, join_parts, token_bound};
+use crate::request::{MESSAGES_MAX, RequestContext, check_results, join_parts, openai_effort, token_bound};
 use crate::table;
 
 /// Asks for the next message of a conversation. Parameters beside these are refused by name unless they ask
@@ -175,7 +175,7 @@ pub fn part_name(part: RequestPart) -> String {
 /// What the fields say of the thinking.
 fn take_reasoning(fields: &mut Fields) -> Result<Reasoning, BadParam> {
     const BUDGET: &str = "thinking_budget_tokens";
-    let asked = reasoning(fields.take("reasoning_effort", "a string")?)?;
+    let asked = openai_effort("reasoning_effort", fields.take("reasoning_effort", "a string")?)?;
     let asked = match take_enable_thinking(fields)? {
         Some(false) if matches!(asked, Reasoning::Effort { .. }) => {
             let message = "`chat_template_kwargs.enable_thinking` is false and `reasoning_effort` asks for thoughts: send one of them";
@@ -199,20 +199,6 @@ fn take_enable_thinking(fields: &mut Fields) -> Result<Option<bool>, BadParam> {
     let thinks = variables.take("enable_thinking", "true or false")?;
     variables.finish()?;
     Ok(thinks)
-}
-
-/// The dialect's usual effort is what the model does by itself.
-pub(super) fn reasoning(effort: Option<String>) -> Result<Reasoning, BadParam> {
-    const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
-    match effort.as_deref() {
-        None | Some("medium") => Ok(Reasoning::Default),
-        Some("none") => Ok(Reasoning::Off),
-        Some(word) if EFFORTS.contains(&word) => Ok(Reasoning::effort(word)),
-        Some(other) => {
-            let message = format!("unknown effort `{other:.40}`: use one of {}", EFFORTS.join(", "));
-            Err(BadParam::invalid("reasoning_effort", message))
-        }
-    }
 }
 
 pub(super) fn parse_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {

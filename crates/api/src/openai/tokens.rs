@@ -4,9 +4,10 @@ use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::chat::{parse_messages, reasoning};
+use super::chat::parse_messages;
 use super::tools::take_tools;
 use crate::fields::{BadParam, Fields, short, token_id};
+use crate::request::openai_effort;
 use crate::table::{APPLY_TEMPLATE, DETOKENIZE, TOKENIZE, Table};
 use crate::tokens::{ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
 
@@ -111,7 +112,7 @@ fn take_chat(messages: Value, fields: &mut Fields) -> Result<ChatPrompt, BadPara
     Ok(ChatPrompt {
         messages: parse_messages(messages)?,
         tools: take_tools(fields)?,
-        reasoning: reasoning(fields.take("reasoning_effort", "a string")?)?,
+        reasoning: openai_effort("reasoning_effort", fields.take("reasoning_effort", "a string")?)?,
         opens_answer: fields.take("add_generation_prompt", "true or false")?.unwrap_or(true),
     })
 }

@@ -3,13 +3,13 @@
 
 use serde_json::Value;
 
-use crate::fields::{BadParam, Fields};
+use crate::fields::{BadParam, Fields, check_count};
 use crate::generate::{ToolCall, ToolDefinition, Tools};
-use crate::request::check_count;
 use crate::table;
 use crate::tools::{
     CALLS_MAX, NAME_LEN_MAX, TOOLS_MAX, ToolChoice, arguments_of, check_distinct, check_function,
-    check_known, check_name, check_parameters, choice_word, no_parameters, tool_call,
+    check_known, check_name, check_parameters, choice_word, no_parameters, take_allowed, tool_call,
+    unknown_choice,
 };
 
 /// Reads the three fields. `None` where the answer may not call anything.
@@ -75,27 +75,11 @@ fn choice_of(choice: Option<Value>, tools: &[ToolDefinition]) -> Result<ToolChoi
             let path = "tool_choice.allowed_tools";
             let inner = fields.take_value("allowed_tools").ok_or_else(|| BadParam::missing(path))?;
             let mut inner = Fields::new(inner, path)?;
-            let mode: String = inner.take_required("mode", "`auto` or `required`")?;
-            if !["auto", "required"].contains(&mode.as_str()) {
-                let message = format!("`{path}.mode` must be `auto` or `required`");
-                return Err(BadParam::invalid(format!("{path}.mode"), message));
-            }
-            let listed: Vec<Value> = inner.take_required("tools", "an array of tools")?;
-            check_count(&format!("{path}.tools"), "tools", listed.len(), TOOLS_MAX)?;
+            let found = take_allowed(&mut inner, |tool, path| allowed_tool(tool, path, tools))?;
             inner.finish()?;
-            let name = |(i, tool): (usize, Value)| allowed_tool(tool, &format!("{path}.tools[{i}]"), tools);
-            let allowed = listed.into_iter().enumerate().map(name).collect::<Result<Vec<_>, _>>()?;
-            if allowed.is_empty() {
-                return Err(BadParam::invalid(format!("{path}.tools"), "no tool is allowed: send `none`"));
-            }
-            ToolChoice::Of { allowed, is_required: mode == "required" }
+            found
         }
-        other => {
-            let message = format!(
-                "`tool_choice` of type `{other:.40}` is not supported: function and allowed_tools are"
-            );
-            return Err(BadParam::unsupported("tool_choice.type", message));
-        }
+        other => return Err(unknown_choice(other)),
     };
     fields.finish()?;
     Ok(found)

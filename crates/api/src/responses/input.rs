@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::fields::{BadParam, Fields, short};
+use crate::fields::{BadParam, Fields, check_count, short};
 use crate::generate::ChatMessage;
-use crate::request::{MESSAGES_MAX, check_count, join_parts};
+use crate::request::{MESSAGES_MAX, join_parts};
 use crate::table::RESPONSES;
 use crate::tools::{CALLS_MAX, arguments_of, tool_call};
 

@@ -4,17 +4,17 @@ use serde_json::{Map, Value, json};
 
 use super::answer::Response;
 use super::input::take_input;
-use crate::fields::{BadParam, Fields, short};
+use crate::fields::{BadParam, Fields, check_count};
 use crate::generate::{
     AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, ToolDefinition, Tools,
 };
 use crate::request::{
-    MESSAGES_MAX, RequestContext, SamplingFields, check_count, check_results, json_schema, token_bound,
+    MESSAGES_MAX, RequestContext, SamplingFields, check_results, json_schema, openai_effort, token_bound,
 };
 use crate::table::RESPONSES;
 use crate::tools::{
     HostedTools, LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_function, check_known,
-    check_name, check_parameters, choice_word, definition, no_parameters,
+    check_name, check_parameters, choice_word, definition, no_parameters, take_allowed, unknown_choice,
 };
 
 /// A request for the next response, checked.
@@ -304,27 +304,8 @@ fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<ToolChoice, BadP
             check_known("tool_choice.name", &name, tools)?;
             ToolChoice::Of { allowed: vec![name], is_required: true }
         }
-        "allowed_tools" => {
-            let mode: String = fields.take_required("mode", "`auto` or `required`")?;
-            if !["auto", "required"].contains(&mode.as_str()) {
-                let message = "`tool_choice.mode` must be `auto` or `required`";
-                return Err(BadParam::invalid("tool_choice.mode", message));
-            }
-            let listed: Vec<Value> = fields.take_required("tools", "an array of tools")?;
-            check_count("tool_choice.tools", "tools", listed.len(), TOOLS_MAX)?;
-            let name = |(i, tool)| allowed_name(tool, &format!("tool_choice.tools[{i}]"), tools);
-            let allowed = listed.into_iter().enumerate().map(name).collect::<Result<Vec<_>, _>>()?;
-            if allowed.is_empty() {
-                return Err(BadParam::invalid("tool_choice.tools", "no tool is allowed: send `none`"));
-            }
-            ToolChoice::Of { allowed, is_required: mode == "required" }
-        }
-        other => {
-            let message = format!(
-                "`tool_choice` of type `{other:.40}` is not supported: function and allowed_tools are"
-            );
-            return Err(BadParam::unsupported("tool_choice.type", message));
-        }
+        "allowed_tools" => take_allowed(&mut fields, |tool, path| allowed_name(tool, path, tools))?,
+        other => return Err(unknown_choice(other)),
     };
     fields.finish()?;
     Ok(choice)
@@ -368,25 +349,10 @@ fn format_of(text: Value) -> Result<AnswerFormat, BadParam> {
 
 /// What to think. The dialect's usual effort is what the model does by itself.
 fn reasoning_of(reasoning: Value) -> Result<Reasoning, BadParam> {
-    const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
     let mut fields = Fields::new(reasoning, "reasoning")?;
-    let effort = fields.take_value("effort");
+    let effort = fields.take("effort", "a string")?;
     let budget = token_bound("reasoning.max_tokens", fields.take_value("max_tokens"))?;
     RESPONSES.check(&mut fields, "reasoning.")?;
     fields.finish()?;
-    match effort {
-        None => Ok(Reasoning::Default.within(budget)),
-        Some(Value::String(word)) if EFFORTS.contains(&word.as_str()) => {
-            let asked = match word.as_str() {
-                "none" => Reasoning::Off,
-                "medium" => Reasoning::Default,
-                _ => Reasoning::effort(word),
-            };
-            Ok(asked.within(budget))
-        }
-        Some(other) => {
-            let message = format!("unknown effort {}: use one of {}", short(&other), EFFORTS.join(", "));
-            Err(BadParam::invalid("reasoning.effort", message))
-        }
-    }
+    Ok(openai_effort("reasoning.effort", effort)?.within(budget))
 }

@@ -8,7 +8,7 @@ use exo_api::{ClusterView, InstanceState, InstanceView, KvType, ModelView, Place
 
 use super::status::{STAGE_HEADER, progress_text, stage_rows};
 use super::{members, models, running};
-use crate::args::{Json, Place};
+use crate::args::{Bounds, Json, Place};
 use crate::client::{Client, Refused};
 use crate::config::Config;
 use crate::ui;
@@ -23,18 +23,18 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     // What this command was told, not what this machine's nodes are set to.
     let kv = config.flag::<KvType>("kv")?;
     let cache_tokens = config.flag::<u32>("cache_tokens")?;
-    let (context_tokens, slots, nodes_min) = (args.context, args.slots, args.nodes);
+    let Bounds { context, slots, nodes, pin, exclude } = args.bounds;
     let request = PlaceRequest {
         model,
-        context_tokens,
+        context_tokens: context,
         slots,
         cache_tokens,
         kv,
-        nodes_min,
+        nodes_min: nodes,
         objective: args.objective.as_deref().map(super::plan::objective),
         streams: args.streams,
-        pins: args.pin,
-        exclude: args.exclude,
+        pins: pin,
+        exclude,
         replace: args.replace,
     };
     let before = if args.replace { placed_as(&client, &request.model).await?.found } else { Vec::new() };

@@ -99,17 +99,17 @@ fn not_here(wanted: &str) -> anyhow::Result<String> {
 fn query(config: &Config, args: &Plan, model: String) -> anyhow::Result<PlanQuery> {
     Ok(PlanQuery {
         model,
-        context_tokens: args.context,
-        slots: args.slots,
+        context_tokens: args.bounds.context,
+        slots: args.bounds.slots,
         cache_tokens: config.flag::<u32>("cache_tokens")?,
         kv: config.flag::<KvType>("kv")?,
         objective: objective(&args.objective),
-        nodes_min: args.nodes,
+        nodes_min: args.bounds.nodes,
         streams: args.streams,
         prompt_tokens: args.prompt,
         answer_tokens: args.answer,
-        pins: args.pin.clone(),
-        exclude: args.exclude.clone(),
+        pins: args.bounds.pin.clone(),
+        exclude: args.bounds.exclude.clone(),
     })
 }
 
@@ -128,12 +128,12 @@ fn described(
     exo_node::lower_priority();
     let kv = config.flag::<KvType>("kv")?.map_or(config.parse("kv")?, KvDType::from);
     let (name, model_config, shape, weight_types) = model(config, args, kv)?;
-    exo_node::check_context(args.context, shape.context_tokens_max)?;
-    let context_tokens = args.context.unwrap_or(config.count("context_tokens")?);
+    exo_node::check_context(args.bounds.context, shape.context_tokens_max)?;
+    let context_tokens = args.bounds.context.unwrap_or(config.count("context_tokens")?);
     let context_tokens = context_tokens.min(shape.context_tokens_max.max(1));
-    let slots = args.slots.unwrap_or(config.count("slots")?);
+    let slots = args.bounds.slots.unwrap_or(config.count("slots")?);
     let cache_tokens = match config.flag::<u32>("cache_tokens")? {
-        Some(asked) => exo_node::cache_pages(asked, args.context)?,
+        Some(asked) => exo_node::cache_pages(asked, args.bounds.context)?,
         None => {
             let each = context_tokens.checked_next_multiple_of(exo_planner::PAGE_TOKENS);
             let all = each.and_then(|each| each.checked_mul(slots));
@@ -143,6 +143,7 @@ fn described(
     let mut request = PlanRequest {
         slots,
         cache_tokens,
+        kv,
         links,
         weight_types,
         ..PlanRequest::new(shape, context_tokens, devices)

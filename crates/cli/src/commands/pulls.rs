@@ -75,7 +75,7 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
     }
     if !others.is_empty() {
         ui::paragraph("other nodes, where `exo pulls` pauses, resumes and ends theirs:");
-        ui::table(&["node", "reference", "state", "verified", "rate"], others);
+        ui::table(&["node", "reference", "state", "verified", "rate", "from"], others);
     }
     Ok(())
 }
@@ -98,6 +98,7 @@ fn other_rows(told: &TelemetryView) -> Vec<Vec<String>> {
             state_word(pull.state).to_owned(),
             format!("{} of {total}", ui::bytes(pull.verified_bytes)),
             pull.bytes_per_s.map_or("-".to_owned(), |rate| format!("{}/s", ui::bytes(rate as u64))),
+            sources_text(&pull.sources).unwrap_or_else(|| "-".to_owned()),
         ]
     };
     let mut rows = Vec::new();
@@ -260,12 +261,20 @@ mod tests {
             serde_json::json!({
                 "node": id, "name": format!("node {id}"), "status": "alive", "version": "1", "platform": "x", "transfers": 1,
                 "transferred_bytes": 0, "unreached": [], "devices": [], "links": [], "stages": [], "instances": [], "requests": [],
-                "pulls": [{"reference": "hf.co/a/b", "state": "fetching", "verified_bytes": 1 << 20, "total_bytes": null, "bytes_per_s": null}]
+                "pulls": [
+                    {"reference": "hf.co/a/b", "state": "fetching", "verified_bytes": 1 << 20, "total_bytes": null, "bytes_per_s": null},
+                    {
+                        "reference": "hf.co/a/c", "state": "fetching", "verified_bytes": 1 << 20, "total_bytes": null, "bytes_per_s": null,
+                        "sources": [{"member": "ann", "bytes": 3 << 20, "bytes_per_s": 2 << 20}, {"bytes": 1 << 20, "bytes_per_s": 1 << 20}]
+                    }
+                ]
             })
         };
         let told = serde_json::json!({"self_node": "a", "nodes": [node("a"), node("b")]});
         let (rows, unknown) = rows_of_others(Ok(serde_json::from_value(told).unwrap()));
-        assert_eq!(rows, [["node b", "hf.co/a/b", "fetches", "1.00 MiB of ?", "-"]]);
+        let row = |reference, from| ["node b", reference, "fetches", "1.00 MiB of ?", "-", from];
+        let sources = "ann 3.00 MiB at 2.00 MiB/s, the hub 1.00 MiB at 1.00 MiB/s";
+        assert_eq!(rows, [row("hf.co/a/b", "-"), row("hf.co/a/c", sources)]);
         assert_eq!(unknown, None);
     }
 

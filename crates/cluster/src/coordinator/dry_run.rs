@@ -40,6 +40,7 @@ impl ClusterFacts {
             model: wanted.model,
             slots: wanted.slots,
             cache_tokens: wanted.cache_tokens,
+            kv: wanted.kv,
             links: self.links,
             objective: objective_of(wanted),
             workload,

@@ -10,6 +10,7 @@ use exo_types::{
 };
 
 use super::dry_run::{ClusterFacts, free_memory, links_apart};
+use super::hop_cost::hop_seconds;
 use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
 use crate::wire::limits::{MEMBERS_MAX, PAIRS_MAX};
 use crate::wire::{
@@ -28,14 +29,17 @@ impl Coordinator {
         objective: Objective,
     ) -> PlanRequest {
         let apart: Vec<(NodeId, NodeId)> = self.reach().apart().collect();
+        let links = link_facts(&self.reports, |_| true);
+        let hop_s = hop_seconds(&self.reports, &links, &self.state);
         let known = ClusterFacts {
             devices: self.devices(now, replaced, unloaded),
-            links: links_apart(link_facts(&self.reports, |_| true), &apart),
+            links: links_apart(links, &apart),
             parts: self.parts(wanted.model),
             disks: self.disk_rooms(now, wanted.model),
         };
         // Nobody reads the reasons of a replacement, and somebody waits for it.
-        let mut request = PlanRequest { objective, explain: replaced.is_none(), ..known.request(wanted) };
+        let explain = replaced.is_none();
+        let mut request = PlanRequest { objective, hop_s, explain, ..known.request(wanted) };
         if replaced.is_some() {
             // A pin to a device whose node was removed would keep what was placed down for good.
             request.pins.retain(|pin| self.members.contains_key(&pin.node));

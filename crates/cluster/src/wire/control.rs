@@ -12,7 +12,7 @@ use super::limits::{
     CARD_EVENTS_MAX, DEVICES_MAX, FETCH_SOURCES_MAX, INSTANCES_MAX, LOG_ENTRIES_MAX, MEMBERS_MAX, MODELS_MAX,
     PAIRS_MAX, REASONS_MAX, SHARDS_MAX, STAGES_MAX, STAGES_OF_NODE_MAX,
 };
-use super::{BackupMessage, ControlRefusal, NodeMeasurements, PipelineFailure};
+use super::{BackupMessage, ControlRefusal, FetchSource, NodeMeasurements, PipelineFailure};
 use crate::{EngineId, InstanceRequest, InstanceView, ReplanReason, StageStatus};
 
 /// A message on the control channel. The sender is whoever the transport authenticated.
@@ -229,17 +229,6 @@ pub struct StageReport {
     /// one source.
     #[serde(deserialize_with = "list::<_, _, FETCH_SOURCES_MAX>")]
     pub sources: Vec<FetchSource>,
-}
-
-/// What came from one source in a fetch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FetchSource {
-    /// The member; `None` for the model's hub.
-    pub member: Option<NodeId>,
-    /// Bytes since the fetch began.
-    pub bytes: u64,
-    /// Bytes per second on average since then.
-    pub bytes_per_s: u64,
 }
 
 impl StageReport {

@@ -1,11 +1,13 @@
 //! What a node measures and only shows: of its machine, of the instances that it schedules, of its clients'
 //! requests.
 
-use exo_types::{PlacementId, list};
+use exo_types::{NodeId, PlacementId, list};
 use serde::{Deserialize, Serialize};
 
 use super::data::AloneTimes;
-use super::limits::{BUCKETS_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, INSTANCES_MAX, PULLS_MAX};
+use super::limits::{
+    BUCKETS_MAX, COUNTED_ENDS_MAX, COUNTED_MODELS_MAX, FETCH_SOURCES_MAX, INSTANCES_MAX, PULLS_MAX,
+};
 
 /// All of it.
 #[derive(Clone, PartialEq, Default, Debug, Serialize, Deserialize)]
@@ -36,6 +38,20 @@ pub struct PullReport {
     pub total_bytes: Option<u64>,
     /// Bytes a second over the last seconds, while they come.
     pub bytes_per_s: Option<u64>,
+    /// What came from where, while it is fetched; empty where there is one source.
+    #[serde(deserialize_with = "list::<_, _, FETCH_SOURCES_MAX>")]
+    pub sources: Vec<FetchSource>,
+}
+
+/// What came from one source in a fetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FetchSource {
+    /// The member; `None` for the model's hub.
+    pub member: Option<NodeId>,
+    /// Bytes since the fetch began.
+    pub bytes: u64,
+    /// Bytes per second on average since then.
+    pub bytes_per_s: u64,
 }
 
 /// Of a machine and the node's process on it. What nothing tells is `None`.

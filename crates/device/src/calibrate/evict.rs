@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use exo_backend::{Device, RunError, Stream};
+use exo_backend::{Device, KvCache, RunError, Stream};
 
 use super::{Bench, CalibrationError, WEIGHT_BYTES_MIN};
 
@@ -54,6 +54,22 @@ impl<'a> Evictor<'a> {
             return Ok(());
         }
         bench.evict(self.device);
+        self.wake()
+    }
+
+    /// The same with keys and values. Where caches do not give up what they hold, the weights of a step have
+    /// put these out of them.
+    pub(super) fn evict_kv<'k>(&mut self, all: impl Iterator<Item = &'k KvCache>) -> Result<(), RunError> {
+        if !self.works {
+            return Ok(());
+        }
+        all.for_each(|kv| {
+            self.device.evict_kv(kv);
+        });
+        self.wake()
+    }
+
+    fn wake(&mut self) -> Result<(), RunError> {
         let start = Instant::now();
         loop {
             self.waking.rows(&mut *self.stream, 1)?;

@@ -7,13 +7,24 @@ use exo_backend::{
     AllocError, Buffer, CancelToken, Device, DeviceOwned, Element, Exchange, KvCache, KvShape, MemoryReport,
     Op, OpKind, Owner, Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
 };
-use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, Monitor, TensorView};
+use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, KvDType, Monitor, TensorView};
 
 /// What a device was asked, by numbers of weights.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Event {
-    Evicted { weight: u64 },
-    Ran { weights: Vec<u64>, bytes: u64, tokens: usize },
+    Evicted {
+        weight: u64,
+    },
+    EvictedKv {
+        dtype: KvDType,
+    },
+    /// `kv`: of the caches that its attention reads.
+    Ran {
+        weights: Vec<u64>,
+        bytes: u64,
+        kv: Vec<KvDType>,
+        tokens: usize,
+    },
 }
 
 type Events = Arc<Mutex<Vec<Event>>>;
@@ -42,7 +53,7 @@ impl FakeDevice {
     }
 
     fn stored(&self, weights: Vec<u64>) -> Arc<FakeStored> {
-        Arc::new(FakeStored { owner: self.owner, weights, bytes: 0 })
+        Arc::new(FakeStored { owner: self.owner, weights, bytes: 0, kv: Vec::new() })
     }
 
     fn number(&self, weight: &Weight) -> u64 {
@@ -50,11 +61,13 @@ impl FakeDevice {
     }
 }
 
-/// Behind every handle: a weight's own number, those of a program's products and their bytes.
+/// Behind every handle: a weight's own number, those of a program's products and their bytes, and what its
+/// attention reads.
 struct FakeStored {
     owner: Owner,
     weights: Vec<u64>,
     bytes: u64,
+    kv: Vec<KvDType>,
 }
 
 impl DeviceOwned for FakeStored {
@@ -120,6 +133,11 @@ impl Device for FakeDevice {
         true
     }
 
+    fn evict_kv(&self, kv: &KvCache) -> bool {
+        self.events.lock().unwrap().push(Event::EvictedKv { dtype: kv.shape.dtype });
+        true
+    }
+
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
         Ok(KvCache { shape, storage: self.stored(Vec::new()) })
     }
@@ -130,7 +148,12 @@ impl Device for FakeDevice {
             _ => None,
         });
         let (weights, bytes): (Vec<u64>, Vec<u64>) = products.unzip();
-        Ok(Box::new(FakeStored { owner: self.owner, weights, bytes: bytes.iter().sum() }))
+        let attention = recording.ops.iter().filter_map(|op| match op {
+            Op::Attention { kv, .. } => Some(kv.shape.dtype),
+            _ => None,
+        });
+        let (bytes, kv) = (bytes.iter().sum(), attention.collect());
+        Ok(Box::new(FakeStored { owner: self.owner, weights, bytes, kv }))
     }
 
     fn stream(&self) -> Result<Box<dyn Stream>, AllocError> {
@@ -159,9 +182,9 @@ impl Stream for FakeStream {
         _: &dyn Exchange,
         _: &CancelToken,
     ) -> Result<(), RunError> {
-        let FakeStored { weights, bytes, .. } = self.owner.behind(program, &"a program");
-        let (weights, tokens) = (weights.clone(), shape.tokens);
-        self.events.lock().unwrap().push(Event::Ran { weights, bytes: *bytes, tokens });
+        let FakeStored { weights, bytes, kv, .. } = self.owner.behind(program, &"a program");
+        let (weights, kv, tokens) = (weights.clone(), kv.clone(), shape.tokens);
+        self.events.lock().unwrap().push(Event::Ran { weights, bytes: *bytes, kv, tokens });
         wait(Duration::from_micros(100));
         Ok(())
     }

@@ -10,21 +10,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_backend::{
-    Alone, AttentionBatch, Buffer, CancelToken, Device, Element, KvShape, Op, Program, Recording, RopeStyle,
-    Rows, RunShape, Stream, Weight,
+    AttentionBatch, Buffer, Device, Element, KvShape, Op, Program, Recording, RopeStyle, Rows, Stream, Weight,
 };
-use exo_types::{DType, KvDType, LayerRates, TensorView};
+use exo_types::{DType, KvDType, KvRates, LayerRates, TensorView};
 
-use super::{Bench, CalibrationError, Chunk, DEADLINE, Evictor, matrix};
+use super::kv::{HEAD_DIM, KvBench, PAGE_TOKENS};
+use super::{Bench, CalibrationError, Chunk, DEADLINE, Evictor, matrix, seconds};
 use crate::sustained::{Passes, median};
 
 /// C: the hidden state.
 const HIDDEN: usize = 1024;
-/// D
-const HEAD_DIM: usize = 128;
 /// F: the feed-forward.
 const FFN: usize = 3072;
-const PAGE_TOKENS: usize = 32;
 /// Tokens before the chunk that attention is measured with.
 const CONTEXT: usize = 512;
 /// Layers of the program that a chunk passes; that for one row has layers of its own.
@@ -46,7 +43,8 @@ const COLD_ROUNDS: usize = 5;
 /// much longer is a software adapter, and would need half a minute for the rest.
 const ONE_MAX: Duration = Duration::from_millis(5);
 
-/// Layers of one row, layers of a chunk without their products, and matrices for a chunk.
+/// Layers of one row, layers of a chunk without their products, matrices for a chunk, and attention of one
+/// row behind many.
 pub(super) struct LayerBench {
     stream: Box<dyn Stream>,
     positions: Buffer,
@@ -54,6 +52,7 @@ pub(super) struct LayerBench {
     nothing: Box<dyn Program>,
     all: Box<dyn Program>,
     cold: Bench,
+    kv: KvBench,
     chunk: Chunk,
     /// Layers of one row, a run that does nothing, and a chunk with cold matrices.
     cold_s: [Vec<f64>; 3],
@@ -71,12 +70,11 @@ impl LayerBench {
             ops.extend(operands.layer_with_products(device, layer)?);
         }
         let one = device.compile(Recording { ops })?;
-        let rows = RunShape { tokens: 1, selected: 0 };
         // The first run may compile kernels, and another program may stop any one of the others.
-        seconds(&mut *stream, &*one, rows)?;
+        seconds(&mut *stream, &*one, 1)?;
         let mut is_too_slow = true;
         for _ in 0..ROUNDS {
-            is_too_slow = is_too_slow && seconds(&mut *stream, &*one, rows)? > ONE_MAX.as_secs_f64();
+            is_too_slow = is_too_slow && seconds(&mut *stream, &*one, 1)? > ONE_MAX.as_secs_f64();
         }
         if is_too_slow {
             return Ok(None);
@@ -89,9 +87,10 @@ impl LayerBench {
         let nothing = device.compile(Recording { ops: vec![Op::LayerBoundary { layer: 0 }] })?;
         let matrix_bytes = super::row_bytes(DType::Q8_0) * chunk.rows as u64;
         let cold = Bench::new(device, DType::Q8_0, chunk.rows, chunk.tokens, COLD_MATRICES * matrix_bytes)?;
+        let kv = KvBench::new(device, chunk)?;
         let positions = operands.batch.positions;
         let (cold_s, cold_few_s) = Default::default();
-        Ok(Some(Self { stream, positions, one, nothing, all, cold, chunk, cold_s, cold_few_s }))
+        Ok(Some(Self { stream, positions, one, nothing, all, cold, kv, chunk, cold_s, cold_few_s }))
     }
 
     /// Runs what a step meets cold, unless it has been often enough, and says whether it did; to be called
@@ -103,13 +102,13 @@ impl LayerBench {
             return Ok(false);
         }
         self.at(0, 1)?;
-        let row = RunShape { tokens: 1, selected: 0 };
-        let one_s = seconds(&mut *self.stream, &*self.one, row)?;
+        let one_s = seconds(&mut *self.stream, &*self.one, 1)?;
         evictor.evict(&self.cold)?;
         let start = Instant::now();
         self.cold.rows(&mut *self.stream, few.unwrap_or(self.chunk.tokens))?;
         let chunk_s = start.elapsed().as_secs_f64();
-        let nothing_s = seconds(&mut *self.stream, &*self.nothing, row)?;
+        let nothing_s = seconds(&mut *self.stream, &*self.nothing, 1)?;
+        self.kv.cold(evictor)?;
         let [ones, nothings, chunks] = &mut self.cold_s;
         ones.push(one_s);
         nothings.push(nothing_s);
@@ -143,8 +142,7 @@ impl LayerBench {
                 [(0, 1, &mut first), (0, tokens, &mut short), (CONTEXT, tokens, &mut long)]
             {
                 self.at(context, tokens)?;
-                let rows = RunShape { tokens, selected: 0 };
-                seconds_of.push(seconds(&mut *self.stream, &*self.all, rows)?);
+                seconds_of.push(seconds(&mut *self.stream, &*self.all, tokens)?);
             }
         }
         let [one_s, nothing_s, chunk_s] = self.cold_s.map(median);
@@ -163,6 +161,7 @@ impl LayerBench {
             short_s: median(short),
             long_s: median(long),
             matrix_bytes: prefill.weight_bytes as f64,
+            kv: self.kv.rates(decode_loss),
             decode_loss,
             prefill_loss: sustained.mean_s / median(products),
         }
@@ -193,6 +192,7 @@ struct Pieces {
     short_s: f64,
     long_s: f64,
     matrix_bytes: f64,
+    kv: KvRates,
     /// Of a sustained pass, in passes.
     decode_loss: f64,
     prefill_loss: f64,
@@ -226,6 +226,7 @@ impl Pieces {
             attention_flops_per_s: operations_of_a_pair / (pair_s * self.prefill_loss),
             activations_per_s: activations / (row_s * self.prefill_loss),
             layer_s: layer_s * self.decode_loss,
+            kv_read_bytes_per_s: Some(self.kv),
         }
     }
 }
@@ -235,13 +236,6 @@ fn product_bytes() -> f64 {
     let [of_whole_rows, of_few_cols] = PRODUCTS;
     let elements = of_whole_rows * PRODUCT_ROWS * HIDDEN + of_few_cols * HIDDEN * PRODUCT_COLS;
     elements as f64 * DType::Q8_0.block_bytes() as f64 / DType::Q8_0.block_elements() as f64
-}
-
-fn seconds(stream: &mut dyn Stream, program: &dyn Program, shape: RunShape) -> Result<f64, CalibrationError> {
-    let start = Instant::now();
-    stream.run(program, shape, &Alone, &CancelToken::default())?;
-    stream.synchronize(DEADLINE)?;
-    Ok(start.elapsed().as_secs_f64())
 }
 
 /// What the ops work on: the buffers of a step, and a cache with a layer for each of theirs.
@@ -432,6 +426,7 @@ mod tests {
             short_s,
             long_s: short_s + layers * (tokens * CONTEXT) as f64 * pair_s,
             matrix_bytes: 4e6,
+            kv: KvRates { f32: 1e9, f16: 1e9, q8: 1e9 },
             decode_loss: 1.25,
             prefill_loss: 1.25,
         }
@@ -439,8 +434,9 @@ mod tests {
 
     #[test]
     fn what_every_run_costs_is_in_no_rate_and_what_others_take_is_in_all() {
-        let LayerRates { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s } =
-            pieces().rates();
+        let LayerRates {
+            prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s, ..
+        } = pieces().rates();
         for rate in [prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s] {
             assert!((rate / 0.8e9 - 1.0).abs() < 1e-6, "{rate}");
         }

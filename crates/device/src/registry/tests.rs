@@ -1,6 +1,6 @@
 use std::fs;
 
-use exo_types::Provenance;
+use exo_types::{KvRates, Provenance};
 
 use super::*;
 use crate::calibrate::fake::FakeDevice;
@@ -20,6 +20,7 @@ const LAYER: LayerRates = LayerRates {
     attention_flops_per_s: 5e12,
     activations_per_s: 1e11,
     layer_s: 1e-5,
+    kv_read_bytes_per_s: Some(KvRates { f32: 3e11, f16: 2e11, q8: 1e11 }),
 };
 
 const MEASURED: MeasuredAt = MeasuredAt { unix_s: 6, passes: 12 };
@@ -254,9 +255,15 @@ fn a_file_without_rates_of_a_layer_is_read_and_absurd_ones_are_damage() {
     };
     let (known, warning) = with(LAYER);
     assert_eq!((known.unwrap().layer, warning), (Some(LAYER), None));
-    let (known, warning) = with(LayerRates { attention_flops_per_s: 0.0, ..LAYER });
-    assert_eq!(known, None);
-    assert!(warning.as_deref().is_some_and(|text| text.contains("rates of a layer")), "{warning:?}");
+    let no_kv = Some(KvRates { f32: 3e11, f16: 0.0, q8: 1e11 });
+    for absurd in [
+        LayerRates { attention_flops_per_s: 0.0, ..LAYER },
+        LayerRates { kv_read_bytes_per_s: no_kv, ..LAYER },
+    ] {
+        let (known, warning) = with(absurd);
+        assert_eq!(known, None);
+        assert!(warning.as_deref().is_some_and(|text| text.contains("rates of a layer")), "{warning:?}");
+    }
     let noted = changed(folder.path(), |registry| {
         let absurd = Some(LayerRates { layer_s: f64::NAN, ..LAYER });
         registry.note(&here, "cpu", BackendRecord { layer: absurd, ..measured("1") }, 7);

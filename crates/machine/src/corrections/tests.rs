@@ -184,7 +184,7 @@ fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
     };
     let layers = LayerRange { start: 0, end: 2 };
     let of = |facts: &DeviceFacts, phase, tokens| {
-        expected(NodeId([1; 32]), facts, (&shape, None, layers), (phase, tokens)).unwrap()
+        expected(NodeId([1; 32]), facts, (&shape, None, KvDType::F16, layers), (phase, tokens)).unwrap()
     };
     let decode = of(&facts(1e10), Phase::Decode, 1000);
     // Two layers of 1 ms, and keys and values of 1 MB each at three quarters of the rate.
@@ -203,8 +203,13 @@ fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
     let typed = DeviceFacts { rates_by_type: vec![q4_k], ..facts(1e10) };
     let layer = TypeBytes(vec![(DType::Q4_K, 10_000_000)]);
     let types = WeightTypes { layers: vec![layer; 4], head: TypeBytes(vec![(DType::F32, 1000)]) };
-    let step =
-        expected(NodeId([1; 32]), &typed, (&shape, Some(&types), layers), (Phase::Decode, 1000)).unwrap();
+    let step = expected(
+        NodeId([1; 32]),
+        &typed,
+        (&shape, Some(&types), KvDType::F16, layers),
+        (Phase::Decode, 1000),
+    )
+    .unwrap();
     assert_eq!(step, ExpectedStep { rated_ns: 4_266_666, fixed_ns: 90_000 });
     let mut step_corrections = StepCorrections::default();
     (0..9).for_each(|_| {

@@ -29,3 +29,22 @@ fn requests_of_unknown_kinds_are_counted_together_and_other_bounds_are_not_belie
     assert_eq!(view.token, api::HistogramView::default());
     assert_eq!((view.duration.count(), view.duration.sum_s), (19, 2.5));
 }
+
+#[test]
+fn a_download_of_another_node_says_what_each_source_gave() {
+    let source = |member, bytes, bytes_per_s| FetchSource { member, bytes, bytes_per_s };
+    let member = NodeId([2; 32]);
+    let pull = PullReport {
+        reference: "hf.co/a/b".to_owned(),
+        state: api::PullState::Fetching.number(),
+        verified_bytes: 9,
+        total_bytes: None,
+        bytes_per_s: None,
+        sources: vec![source(Some(member), 5, 50), source(None, 2, 20)],
+    };
+    let of_another_build = PullReport { state: u8::MAX, ..pull.clone() };
+    let shown = pull_telemetry(&[of_another_build, pull], &Names::default());
+    let view = |member, bytes, bytes_per_s| api::FetchSourceView { member, bytes, bytes_per_s };
+    assert_eq!(shown.len(), 1);
+    assert_eq!(shown[0].sources, [view(Some(member.to_string()), 5, 50), view(None, 2, 20)]);
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
 use exo_cluster::wire::{LoadReport, NodeReport};
-use exo_cluster::{InstanceRequest, link_facts};
+use exo_cluster::{InstanceRequest, State, hop_seconds, link_facts};
 use exo_planner::{PlanDevice, PlanRequest, Prediction, Range, StageTimes, Workload, rate};
 use exo_types::{Corrections, NodeId, Placement};
 
@@ -20,12 +20,13 @@ pub(super) struct Expected {
     pub(super) alone: Option<MeasuredAlone>,
 }
 
-/// For as many streams as run. `None` while a device of the placement is not reported.
+/// For as many streams as run, with hops as pipelines between the same nodes show them. `None` while a device
+/// of the placement is not reported.
 pub(super) fn of(
     placement: &Placement,
     wanted: &InstanceRequest,
     load: Option<&LoadReport>,
-    reports: &BTreeMap<NodeId, NodeReport>,
+    (reports, state): (&BTreeMap<NodeId, NodeReport>, &State),
 ) -> Option<Expected> {
     let streams = load.map_or(1, |load| load.running);
     let nodes: Vec<NodeId> = placement.shards().map(|(_, shard)| shard.node).collect();
@@ -35,12 +36,15 @@ pub(super) fn of(
             devices.push(PlanDevice::reported(node, String::new(), facts.clone(), None));
         }
     }
+    let links = link_facts(reports, |node| nodes.contains(&node));
     let request = PlanRequest {
         workload: Workload { streams: streams.max(1), ..Workload::default() },
         weight_types: wanted.weight_types.as_deref().cloned(),
         slots: placement.slots,
         cache_tokens: placement.cache_tokens,
-        links: link_facts(reports, |node| nodes.contains(&node)),
+        kv: wanted.kv,
+        hop_s: hop_seconds(reports, &links, state),
+        links,
         ..PlanRequest::new(wanted.shape.clone(), placement.context_tokens, devices)
     };
     let (predicted, _) = exo_planner::predict(&request, &placement.stages)?;

@@ -1,6 +1,6 @@
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::{
-    CardChange, CardEvent, DeviceReport, LinkReport, LoadReport, NodeMeasurements, Traffic,
+    CardChange, CardEvent, DeviceReport, FetchSource, LinkReport, LoadReport, NodeMeasurements, Traffic,
 };
 use exo_cluster::{EngineId, Event, InstanceRequest, LoadFailure, LoadFault, PlaceObjective, StageView};
 use exo_trust::{Act, Statement};
@@ -274,7 +274,7 @@ fn nodes_are_sorted_by_name_with_their_addresses_roles_and_reports() {
 fn what_is_predicted_follows_from_the_reports_of_all_its_stages() {
     let of = |reports: &[NodeReport]| {
         let reports = reports.iter().map(|r| (r.facts.node, r.clone())).collect();
-        let expected = super::prediction::of(&placement(), &request(), None, &reports);
+        let expected = super::prediction::of(&placement(), &request(), None, (&reports, &State::default()));
         expected.map(|expected| (expected.whole, expected.stages))
     };
     assert_eq!(of(&[report(1)]), None, "a stage is on a device that nobody reports");

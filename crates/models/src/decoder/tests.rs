@@ -20,28 +20,6 @@ impl DeviceOwned for Nothing {
     }
 }
 
-/// Handles to nothing: a recording never looks behind them.
-struct Paper {
-    weight: Weight,
-    layer: Arc<LayerWeights>,
-    head: HeadWeights,
-}
-
-impl WeightSource for Paper {
-    fn acquire(&self, _layer: u32) -> Arc<LayerWeights> {
-        self.layer.clone()
-    }
-    fn embedding(&self) -> Option<&Weight> {
-        Some(&self.weight)
-    }
-    fn head(&self) -> Option<&HeadWeights> {
-        Some(&self.head)
-    }
-    fn rope_frequencies(&self) -> &Weight {
-        &self.weight
-    }
-}
-
 struct Pair;
 
 impl Exchange for Pair {
@@ -75,7 +53,8 @@ fn config() -> ModelConfig {
     }
 }
 
-fn paper() -> Paper {
+/// Handles to nothing: a recording never looks behind them.
+fn paper() -> ShardWeights {
     let storage = Arc::new(Nothing(Owner::next()));
     let (name, dtype) = ("paper".into(), DType::F32);
     let w = Weight { name, dtype, rows: 1, cols: 1, footprint_bytes: 0, storage };
@@ -93,7 +72,7 @@ fn paper() -> Paper {
         down: w.clone(),
     };
     let head = HeadWeights { norm: w.clone(), output: w.clone() };
-    Paper { weight: w, layer: Arc::new(layer), head }
+    ShardWeights { layers: vec![layer; 3], embedding: Some(w.clone()), head: Some(head), rope_frequencies: w }
 }
 
 fn buffers() -> StepBuffers {

@@ -34,18 +34,21 @@ impl FakeMember {
 
     /// Several that know one endpoint, and take so long for each answer.
     pub(crate) async fn start_all(answers: Vec<FakeAnswer>, takes: Duration) -> Vec<Self> {
-        let keys: Vec<NodeKey> =
-            (1..).take(answers.len() + 1).map(|n| NodeKey::from_seed(&[n; 32])).collect();
-        let members = MemberSet::new(keys.iter().map(NodeKey::node_id));
-        let mut endpoints = Vec::new();
-        for key in keys {
-            let (node, listen) = (key.node_id(), SocketAddr::from(([127, 0, 0, 1], 0)));
-            let endpoint = Endpoint::bind(Options::new(listen, key, members.clone())).await.unwrap();
-            endpoints.push((node, endpoint));
-        }
+        let mut endpoints = endpoints(answers.len() + 1).await;
         let (_, own) = endpoints.remove(0);
         let member = |((node, other), answer)| Self::answering(own.clone(), (node, other), answer, takes);
         endpoints.into_iter().zip(answers).map(member).collect()
+    }
+
+    /// Two that know each other: each is reached from the endpoint of the other.
+    pub(crate) async fn pair(answers: [FakeAnswer; 2]) -> [Self; 2] {
+        let mut endpoints = endpoints(2).await;
+        let (second, first) = (endpoints.remove(1), endpoints.remove(0));
+        let [of_first, of_second] = answers;
+        [
+            Self::answering(second.1.clone(), (first.0, first.1.clone()), of_first, Duration::ZERO),
+            Self::answering(first.1, second, of_second, Duration::ZERO),
+        ]
     }
 
     fn answering(
@@ -83,6 +86,19 @@ impl FakeMember {
     pub(crate) async fn dialled(&self) -> Fetcher {
         Fetcher::dial(&self.own, self.node, &[self.address]).await.unwrap()
     }
+}
+
+/// So many members of one cluster.
+async fn endpoints(count: usize) -> Vec<(NodeId, Endpoint)> {
+    let keys: Vec<NodeKey> = (1..).take(count).map(|n| NodeKey::from_seed(&[n; 32])).collect();
+    let members = MemberSet::new(keys.iter().map(NodeKey::node_id));
+    let mut endpoints = Vec::new();
+    for key in keys {
+        let (node, listen) = (key.node_id(), SocketAddr::from(([127, 0, 0, 1], 0)));
+        let endpoint = Endpoint::bind(Options::new(listen, key, members.clone())).await.unwrap();
+        endpoints.push((node, endpoint));
+    }
+    endpoints
 }
 
 impl Drop for FakeMember {

@@ -12,10 +12,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_api::{ClusterView, FetchSourceView, NodeView};
-use exo_hub::{BLOCK_BYTES, CHUNK_BYTES, ChunkBits, PartialFiles};
+use exo_hub::{BLOCK_BYTES, CHUNK_BYTES, ChunkBits, PartialFiles, PartialState};
 use exo_hub::{Cancel, HubError, LeaveRange, Nearby, OtherFetch, Sharing, TakeRange, WantedFile};
 use exo_machine::Holder;
-use exo_store::{ChunkRef, FileEntry, HeldMap, Manifest, ModelKind};
+use exo_store::{ChunkRef, FileEntry, Manifest, ModelKind};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
 use futures_util::StreamExt;
@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 
 use super::DownloadsInner;
 use super::assembly::{Assembly, Layout, NoteGiven};
-use crate::bulk::{AskedOf, ChunkShare, FetchError, Fetcher, MemberError, holder_of};
+use crate::bulk::{AskedOf, ChunkShare, FetchError, Fetcher, MemberError, PeerChunks, holder_of};
 use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
 use crate::source_bytes::{SourceBytes, SourceShare};
 use exo_accelerators::chain;
@@ -43,7 +43,6 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 const PARTIAL_GIVES_MAX: Duration = Duration::from_secs(60);
 /// For a member to say what it has: meanwhile the hub is not asked for what that may be.
 const ASKED_MAX: Duration = Duration::from_secs(10);
-const BLOCKS_OF_CHUNK: u32 = (CHUNK_BYTES / BLOCK_BYTES as u64) as u32;
 /// Between two looks at a wish to end.
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -78,10 +77,18 @@ struct FileLooks {
 /// The last looks at one member.
 struct MemberLook {
     at: Instant,
-    /// When it was asked for a model that has the file.
-    for_copy_at: Instant,
+    /// When it was asked for a model that has the file; `None` if it is to be asked with each look.
+    for_copy_at: Option<Instant>,
     /// In how many in a row it did not fetch the file.
     misses: u32,
+}
+
+/// How a member fetches of the file at the moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum FetchedAs {
+    Whole,
+    /// Its layers, which are chunks of a model.
+    Layers,
 }
 
 impl MemberLook {
@@ -104,16 +111,19 @@ impl FileLooks {
     fn is_due(&self, member: &str, now: Instant) -> Option<bool> {
         let Some(look) = self.members.get(member) else { return Some(true) };
         let is_due = now.saturating_duration_since(look.at) >= look.again_after();
-        is_due.then(|| now.saturating_duration_since(look.for_copy_at) >= AGAIN_AFTER)
+        let is_old = |at| now.saturating_duration_since(at) >= AGAIN_AFTER;
+        is_due.then(|| look.for_copy_at.is_none_or(is_old))
     }
 
-    fn note(&mut self, member: &str, now: Instant, was_asked_for_copy: bool, is_fetching: bool) {
+    fn note(&mut self, member: &str, now: Instant, was_asked_for_copy: bool, fetches: Option<FetchedAs>) {
         let look = self.members.entry(member.to_owned());
-        let look = look.or_insert(MemberLook { at: now, for_copy_at: now, misses: 0 });
+        let look = look.or_insert(MemberLook { at: now, for_copy_at: Some(now), misses: 0 });
         look.at = now;
-        look.misses = if is_fetching { 0 } else { look.misses.saturating_add(1) };
-        if was_asked_for_copy {
-            look.for_copy_at = now;
+        look.misses = if fetches.is_some() { 0 } else { look.misses.saturating_add(1) };
+        if fetches == Some(FetchedAs::Layers) {
+            look.for_copy_at = None;
+        } else if was_asked_for_copy {
+            look.for_copy_at = Some(now);
         }
     }
 
@@ -137,14 +147,14 @@ struct MemberCopy {
 enum HeldPart {
     All,
     /// Of layers.
-    Layers(HeldMap),
+    Layers(PeerChunks),
     /// Of what it fetches whole.
-    Partial(ChunkBits),
+    Partial(PartialState),
 }
 
 impl MemberCopy {
     /// Of a file that a member fetches: as of a model that is this file alone, of which no one knows a hash.
-    fn partial(member: String, holder: Holder, file: &WantedFile<'_>, held: ChunkBits) -> Self {
+    fn partial(member: String, holder: Holder, file: &WantedFile<'_>, state: PartialState) -> Self {
         let (size, head_bytes, shared, chunks) = (file.size, 0, Vec::new(), Vec::new());
         let entry = FileEntry { name: String::new(), size, head_bytes, shared, chunks };
         let (name, chunk_bytes, files) = (String::new(), BLOCK_BYTES as u32, vec![entry]);
@@ -154,7 +164,7 @@ impl MemberCopy {
             of: AskedOf::PartialFile(file.sha256),
             manifest: Manifest { version: 1, name, kind: ModelKind::Gguf, chunk_bytes, files, hub: None },
             layout: Layout { file: 0, size, chunk_bytes },
-            held: HeldPart::Partial(held),
+            held: HeldPart::Partial(state),
             refused: RefusedChunks::default(),
         }
     }
@@ -162,10 +172,26 @@ impl MemberCopy {
     fn has(&self, chunk: ChunkRef) -> bool {
         let is_held = match &self.held {
             HeldPart::All => true,
-            HeldPart::Layers(held) => held.has(chunk),
-            HeldPart::Partial(held) => held.has(chunk.index / BLOCKS_OF_CHUNK),
+            HeldPart::Layers(chunks) => chunks.held.has(chunk),
+            HeldPart::Partial(state) => state.has_block(chunk.index),
         };
         is_held && !self.refused.has(chunk)
+    }
+
+    /// What of the file is on its way to it from the hub as layers, if anything.
+    fn layers_fetch(&self) -> Option<OtherFetch> {
+        let HeldPart::Layers(chunks) = &self.held else { return None };
+        let (Layout { file, size, .. }, node) = (self.layout, self.holder.node.0);
+        let of_file = chunks.coming.iter().filter(|chunk| chunk.file == file);
+        let coming: BTreeSet<u64> =
+            of_file.map(|chunk| self.manifest.chunk_start(*chunk) / CHUNK_BYTES).collect();
+        let bits = |has: &dyn Fn(u32) -> bool| ChunkBits::of_size(size, has);
+        // What it has is given as what it is, chunk by chunk.
+        let state = PartialState {
+            held: bits(&|_| false),
+            coming: bits(&|chunk| coming.contains(&u64::from(chunk))),
+        };
+        (!coming.is_empty()).then_some(OtherFetch { node, state, is_whole: false })
     }
 
     /// Gives its share of the file; `None` if nothing more of the file is asked of it now. Of one that
@@ -331,10 +357,13 @@ impl<'a> Members<'a> {
             let late = |_| Err(MemberError::Late { seconds: ASKED_MAX.as_secs() });
             match answer.unwrap_or_else(late) {
                 Ok((copy, other)) => {
-                    self.looks(&mut state, file).note(&node.name, now, asks_copy, other.is_some());
+                    let of_layers = copy.as_ref().and_then(MemberCopy::layers_fetch);
+                    let as_layers = of_layers.as_ref().map(|_| FetchedAs::Layers);
+                    let fetches = as_layers.or(other.as_ref().map(|_| FetchedAs::Whole));
+                    self.looks(&mut state, file).note(&node.name, now, asks_copy, fetches);
+                    others.extend(of_layers.filter(|_| other.is_none()));
                     if let Some((holder, other)) = other {
-                        let held = other.state.held.clone();
-                        copies.push(MemberCopy::partial(node.name, holder, file, held));
+                        copies.push(MemberCopy::partial(node.name, holder, file, other.state.clone()));
                         others.push(other);
                     }
                     copies.extend(copy);
@@ -424,7 +453,7 @@ async fn copies_of(
     let holder = holder_of(node)?;
     let mut fetcher = Fetcher::dial(endpoint, holder.node, &holder.addresses).await?;
     let state = fetcher.partial_file(file.sha256, file.size).await?;
-    let fetch = state.map(|state| OtherFetch { node: holder.node.0, state });
+    let fetch = state.map(|state| OtherFetch { node: holder.node.0, state, is_whole: true });
     let other = fetch.map(|fetch| (holder.clone(), fetch));
     let copy =
         if asks_copy { copy_of(&mut fetcher, (node.name.as_str(), holder), file).await? } else { None };
@@ -443,7 +472,7 @@ async fn copy_of(
         return Ok(None);
     }
     let held = match &manifest.hub {
-        Some(_) => HeldPart::Layers(fetcher.held(&manifest).await?.held),
+        Some(_) => HeldPart::Layers(fetcher.held(&manifest).await?),
         None => HeldPart::All,
     };
     let layout = Layout { file: copy.file, size: file.size, chunk_bytes: manifest.chunk_bytes };
@@ -509,6 +538,7 @@ mod tests {
     use std::sync::{Arc, LazyLock};
 
     use exo_hub::GivenRange;
+    use exo_store::{HeldMap, Store};
 
     use super::*;
     use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_HANGS_UP};
@@ -640,7 +670,7 @@ mod tests {
         assert!(matches!(error, FetchError::Wrong { .. }), "{error}");
         let file = WantedFile { sha256: [7; 32], size, ranges: &ranges };
         let holder = Holder { node: member.node, addresses: vec![member.address] };
-        let copies = vec![MemberCopy::partial("ann".to_owned(), holder, &file, state.held)];
+        let copies = vec![MemberCopy::partial("ann".to_owned(), holder, &file, state)];
         let (bytes, holes, givers) = gathered(&member.own, copies, &ranges).await;
         assert!(bytes == *FILE && holes.is_empty() && givers.contains("ann"), "{holes:?} {givers:?}");
     }
@@ -651,14 +681,42 @@ mod tests {
         assert_eq!(looks.is_due("ann", start), Some(true));
         let mut waits = Vec::new();
         for _ in 0..7 {
-            looks.note("ann", start, true, false);
+            looks.note("ann", start, true, None);
             waits.push(looks.again_after().as_secs());
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 20, 20]);
-        looks.note("ann", start + AGAIN_AFTER, false, true);
+        looks.note("ann", start + AGAIN_AFTER, false, Some(FetchedAs::Whole));
         assert_eq!(looks.is_due("ann", start + AGAIN_AFTER), None);
         let next = start + AGAIN_AFTER + looks.again_after();
         assert_eq!((looks.again_after(), looks.is_due("ann", next)), (SHARED_AGAIN_AFTER, Some(true)));
+        // One that fetches layers is asked for its copy each time: what is on its way is left to it.
+        looks.note("ann", next, true, Some(FetchedAs::Whole));
+        assert_eq!(looks.is_due("ann", next + SHARED_AGAIN_AFTER), Some(false));
+        looks.note("ann", next, true, Some(FetchedAs::Layers));
+        assert_eq!(looks.is_due("ann", next + SHARED_AGAIN_AFTER), Some(true));
+    }
+
+    #[tokio::test]
+    async fn what_is_on_its_way_to_a_member_as_layers_is_left_to_it() {
+        let member = FakeMember::start(|_| (KIND_REFUSED, Vec::new())).await;
+        let size = 3 * CHUNK_BYTES;
+        let layers = |coming: &[u32]| {
+            let mut copy = copy_at(&member, "ann", 1 << 20);
+            (copy.layout.size, copy.manifest.files[0].size) = (size, size);
+            copy.manifest.files[0].chunks = vec![[1; 32]; 12];
+            let folder = tempfile::tempdir().unwrap();
+            let (store, _) = Store::open(folder.path()).unwrap();
+            let held = store.prepare(&copy.manifest).unwrap().held();
+            let held = HeldMap::decode(&held, copy.manifest.root(), &copy.manifest).unwrap();
+            let coming = coming.iter().map(|index| ChunkRef { file: 0, index: *index }).collect();
+            copy.held = HeldPart::Layers(PeerChunks { held, coming, wanted: Vec::new() });
+            copy.layers_fetch()
+        };
+        assert!(layers(&[]).is_none());
+        let fetch = layers(&[7, 9]).unwrap();
+        let of = |bits: &ChunkBits| (0..3).filter(|chunk| bits.has(*chunk)).collect::<Vec<u32>>();
+        assert_eq!((of(&fetch.state.coming), of(&fetch.state.held)), (vec![1, 2], vec![]));
+        assert_eq!((fetch.node, fetch.is_whole), (member.node.0, false));
     }
 
     /// Brings the file from two members that take a moment for each answer, of which the second makes

@@ -7,8 +7,8 @@ use exo_cluster::wire::{ControlAsk, ControlRefusal, ControlReply, PlannerInputs}
 use exo_cluster::{DryRunError, InstanceRequest};
 use exo_formats::ModelConfig;
 use exo_machine::Resolved;
-use exo_planner::{LinkFacts, PlanError, PlanRequest};
-use exo_types::{DiskRoom, InstanceId, KvDType, ModelId, NodeId};
+use exo_planner::{PlanError, PlanRequest};
+use exo_types::{InstanceId, KvDType, ModelId};
 use tokio::sync::oneshot;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
@@ -16,7 +16,7 @@ use crate::background;
 use crate::cache::{CacheError, CacheRequest, check_context};
 use crate::library::OpenModel;
 use crate::planning;
-use crate::questions::{name_in, other_answer, plan_facts, planner_inputs, refused};
+use crate::questions::{PlanFacts, name_in, other_answer, plan_facts, planner_inputs, refused};
 use crate::smaller::smaller;
 use exo_accelerators::chain;
 
@@ -75,11 +75,7 @@ impl NodeFacade {
         planner_inputs(&self.node, &self.view, model, replaced).await
     }
 
-    /// Measured links, and the room that disks have for the model's file.
-    pub(super) async fn plan_facts(
-        &self,
-        model: ModelId,
-    ) -> Result<(Vec<LinkFacts>, Vec<(NodeId, DiskRoom)>), AdminError> {
+    async fn plan_facts(&self, model: ModelId) -> Result<PlanFacts, AdminError> {
         plan_facts(&self.node, model).await
     }
 
@@ -144,8 +140,8 @@ impl NodeFacade {
         }
         // What is unloaded for a plan that then fits nowhere would be lost.
         let inputs = self.planner_inputs(resolved.id, Some(placed.instance())).await?;
-        let (links, disks) = self.plan_facts(resolved.id).await?;
-        let without = PlanRequest { explain: false, ..inputs.request(wanted, links, disks) };
+        let facts = self.plan_facts(resolved.id).await?;
+        let without = PlanRequest { explain: false, ..facts.request(&inputs, wanted) };
         let until = Instant::now() + DRY_RUN_MAX;
         let is_over = move || Instant::now() > until;
         let planned = searched(move || exo_cluster::dry_run(&inputs, without, &is_over)).await?;
@@ -169,8 +165,7 @@ impl NodeFacade {
         // As with `--replace`, what it holds where it is placed now counts as free.
         let placed = self.instances().await?.into_iter().find(|placed| placed.model() == resolved.id);
         let inputs = self.planner_inputs(resolved.id, placed.map(|placed| placed.instance())).await?;
-        let (links, disks) = self.plan_facts(resolved.id).await?;
-        let mut request = inputs.request(&wanted, links, disks);
+        let mut request = self.plan_facts(resolved.id).await?.request(&inputs, &wanted);
         planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
         let needed_bytes = wanted.shape.weight_bytes();
         let name = resolved.name.clone();
@@ -196,8 +191,8 @@ impl NodeFacade {
         let until = Instant::now() + SMALLER_MAX;
         let known = async {
             let inputs = self.planner_inputs(wanted.model, None).await?;
-            let (links, disks) = self.plan_facts(wanted.model).await?;
-            let (request, config, kv) = (inputs.request(wanted, links, disks), config.clone(), wanted.kv);
+            let request = self.plan_facts(wanted.model).await?.request(&inputs, wanted);
+            let (config, kv) = (config.clone(), wanted.kv);
             let is_over = move || Instant::now() > until;
             searched(move || smaller_text(&config, kv, &inputs, &request, &is_over)).await
         };

@@ -50,7 +50,7 @@ pub(crate) async fn known_in_layers(
     let found = found.map_err(|e| failed(e.to_string()))?.map_err(|e| failed(chain(&e)))?;
     let mut known = Vec::new();
     for (id, source) in found {
-        let (_, disks) = plan_facts(node, id).await?;
+        let disks = plan_facts(node, id).await?.disks;
         known.push(KnownInLayers { source, disks });
     }
     Ok(known)

@@ -324,7 +324,7 @@ fn answering(room: impl Fn(ModelId) -> Vec<(NodeId, DiskRoom)> + Send + 'static)
     tokio::spawn(async move {
         while let Some(Event::Asked { question, answer }) = inbox.next().await {
             let Question::PlanFacts { model } = question else { panic!("another question") };
-            let _ = answer.send(Answer::PlanFacts { links: Vec::new(), disks: room(model) });
+            let _ = answer.send(Answer::PlanFacts { links: Vec::new(), hop_s: None, disks: room(model) });
         }
     });
     node
@@ -460,7 +460,7 @@ async fn a_model_that_is_known_is_asked_about_as_that() {
                 }
                 Question::PlanFacts { model } => {
                     asked.push(model);
-                    Answer::PlanFacts { links: Vec::new(), disks: Vec::new() }
+                    Answer::PlanFacts { links: Vec::new(), hop_s: None, disks: Vec::new() }
                 }
                 _ => panic!("another question"),
             };

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_accelerators::{DeviceInfo, chain};
-use exo_api::PullView;
-use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals};
+use exo_cluster::wire::{CardEvent, DeviceReport, NodeVitals, PullReport};
 use exo_device::{CardChange, Quarantine};
 use exo_machine::{Input, Notice, SampledMeasures, Samples};
 use exo_stdx::unix_ms;
@@ -52,7 +51,8 @@ pub struct Devices {
     events: EventSender,
     notices: broadcast::Sender<Notice>,
     meters: Arc<Meters>,
-    pub pulls: Box<dyn Fn() -> Vec<PullView> + Send + Sync>,
+    /// What all members are told of this node's downloads.
+    pub pulls: Box<dyn Fn() -> Vec<PullReport> + Send + Sync>,
     packets: PacketWindows,
 }
 
@@ -79,7 +79,7 @@ impl Devices {
             events,
             notices,
             meters: Arc::default(),
-            pulls: Box::new(Vec::<PullView>::new),
+            pulls: Box::new(Vec::<PullReport>::new),
             packets: PacketWindows::default(),
         }
     }
@@ -210,7 +210,7 @@ impl Devices {
         SampledMeasures {
             vitals,
             requests: self.meters.requests(),
-            pulls: super::pulls::reports((self.pulls)()),
+            pulls: (self.pulls)(),
             traffic: self.meters.traffic(&self.packets),
             wireless: self.meters.wireless(wireless),
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use exo_api::{ClusterView, RemovedModelView};
 use exo_cluster::wire::HeldModel;
-use exo_machine::{Answer, ModelHolders, Question};
+use exo_machine::{Answer, Holder, ModelHolders, Question};
 use exo_stdx::unix_s;
 use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
 use exo_telemetry::DifferingModel;
@@ -21,6 +21,7 @@ use exo_types::{DiskRoom, ModelId, NodeId};
 use tokio::sync::{OwnedMutexGuard, oneshot, watch};
 
 use super::Library;
+use crate::bulk::holder_of;
 use crate::events::{Event, EventSender};
 use exo_accelerators::chain;
 
@@ -180,6 +181,13 @@ impl Eviction {
     /// What this node sees of the cluster from now on.
     pub fn sees(&self, view: watch::Receiver<ClusterView>) {
         let _ = self.view.set(view);
+    }
+
+    /// The other members that are there.
+    pub(super) fn members(&self) -> Vec<Holder> {
+        let Some(view) = self.view.get() else { return Vec::new() };
+        let view = view.borrow();
+        view.nodes.iter().filter(|node| !node.is_self).filter_map(|node| holder_of(node).ok()).collect()
     }
 
     /// Whether somebody coordinates, if need be after a while: before that, what is placed has not been heard

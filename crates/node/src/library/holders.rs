@@ -138,8 +138,8 @@ impl Source<'_> {
             Ok(fetcher) => fetcher,
             Err(error) => return (self, Err(error)),
         };
-        let taken =
-            fetcher.chunks(partial, &share, ChunkSource::Disk, &mut self.refused, &mut progress).await;
+        let note = &mut |chunk, error| self.refused.note(Instant::now(), chunk, error);
+        let taken = fetcher.chunks(partial, &share, ChunkSource::Disk, note, &mut progress).await;
         // What shares this node's line with others says nothing of the path.
         if share.is_alone() {
             received(self.holder.node, fetcher.received());

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::python::PythonReader;
+use super::python::{PythonReader, push_text};
 use super::tagged::ParameterFormat;
 
 /// What a parameter's value may be. A value that may be a text and something else is what it looks like.
@@ -90,7 +90,7 @@ impl TaggedParser {
     /// What is left of arguments that were cut.
     pub(super) fn finish(&self, held: &str, json: &mut String) {
         match self.place {
-            TaggedParserState::Text => escape(held, json),
+            TaggedParserState::Text => push_text(held, json),
             TaggedParserState::Json { .. } => json.push_str(held),
             TaggedParserState::Open
             | TaggedParserState::Name
@@ -121,7 +121,7 @@ impl TaggedParser {
             None => {}
         }
         json.push_str(if self.count == 0 { "{\"" } else { ", \"" });
-        escape(&held[..at], json);
+        push_text(&held[..at], json);
         json.push_str("\": ");
         self.count += 1;
         self.place = TaggedParserState::Value(kinds);
@@ -168,19 +168,14 @@ impl TaggedParser {
     }
 
     fn text(&mut self, format: &ParameterFormat, held: &mut String, json: &mut String) -> Step {
-        let close = format.close.as_str();
-        if let Some(at) = held.find(close) {
-            escape(&held[..at], json);
-            json.push('"');
-            return self.close(at, format, held);
+        let (text, is_closed) = split_at_sign(held, &format.close);
+        push_text(&text, json);
+        if !is_closed {
+            return Step::Wait;
         }
-        let max = close.len().saturating_sub(1).min(held.len());
-        let is_start = |n: &usize| close.is_char_boundary(*n) && held.ends_with(&close[..*n]);
-        let keep = (1..=max).rev().find(is_start).unwrap_or(0);
-        let rest = held.split_off(held.len() - keep);
-        escape(held, json);
-        *held = rest;
-        Step::Wait
+        json.push('"');
+        self.place = TaggedParserState::Open;
+        Step::More
     }
 
     /// JSON has the closing sign's first letter, white space or `<`, in strings alone.
@@ -273,7 +268,7 @@ fn write_value(text: &str, kinds: ValueKinds, format: &ParameterFormat, json: &m
         json.push_str(text);
     } else {
         json.push('"');
-        escape(text, json);
+        push_text(text, json);
         json.push('"');
     }
 }
@@ -285,8 +280,18 @@ fn is_number(text: &str, kinds: ValueKinds) -> bool {
     is_number && (kinds.number || kinds.integer && digits.bytes().all(|b| b.is_ascii_digit()))
 }
 
-/// A text as it stands between the quotes of a string.
-fn escape(text: &str, json: &mut String) {
-    let quoted = serde_json::Value::from(text).to_string();
-    json.push_str(&quoted[1..quoted.len() - 1]);
+/// Takes the text in front of a sign, and the sign; without one, all text that cannot be the sign's
+/// beginning.
+pub(super) fn split_at_sign(held: &mut String, sign: &str) -> (String, bool) {
+    if let Some(at) = held.find(sign) {
+        let rest = held.split_off(at + sign.len());
+        let mut before = std::mem::replace(held, rest);
+        before.truncate(at);
+        return (before, true);
+    }
+    let max = sign.len().saturating_sub(1).min(held.len());
+    let keep =
+        (1..=max).rev().find(|n| sign.is_char_boundary(*n) && held.ends_with(&sign[..*n])).unwrap_or(0);
+    let rest = held.split_off(held.len() - keep);
+    (std::mem::replace(held, rest), false)
 }

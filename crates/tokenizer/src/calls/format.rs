@@ -199,7 +199,7 @@ impl RenderedTurn {
         let whole = template.render(&messages, &options(false))?;
         // A prompt may end in an opened thought, which is not there in a turn that is over.
         let same = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
-        let same = (0..=same).rev().find(|at| whole.is_char_boundary(*at)).unwrap_or(0);
+        let same = whole.floor_char_boundary(same);
         // `<think>`, where the prompt opens a thought, begins as `<tool_call>` does: no sign is cut.
         let same = match whole[..same].rfind('<') {
             Some(sign) if same < prompt.len() && !whole[sign..same].contains('>') => sign,

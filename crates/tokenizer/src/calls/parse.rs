@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::arguments::{Step, TaggedParser, ToolParameters};
+use super::arguments::{Step, TaggedParser, ToolParameters, split_at_sign};
 use super::format::{CallFormat, CallPart};
 
 /// What becomes of a piece of text.
@@ -332,22 +332,6 @@ impl AnswerParser {
 
 fn some_arguments(json: String) -> Vec<AnswerPart> {
     if json.is_empty() { Vec::new() } else { vec![AnswerPart::Arguments(json)] }
-}
-
-/// Takes the text in front of a sign, and the sign; without one, all text that cannot be the sign's
-/// beginning.
-fn split_at_sign(held: &mut String, sign: &str) -> (String, bool) {
-    if let Some(at) = held.find(sign) {
-        let rest = held.split_off(at + sign.len());
-        let mut before = std::mem::replace(held, rest);
-        before.truncate(at);
-        return (before, true);
-    }
-    let max = sign.len().saturating_sub(1).min(held.len());
-    let keep =
-        (1..=max).rev().find(|n| sign.is_char_boundary(*n) && held.ends_with(&sign[..*n])).unwrap_or(0);
-    let rest = held.split_off(held.len() - keep);
-    (std::mem::replace(held, rest), false)
 }
 
 /// What follows the parts of a call in `text`, and its name; `None` while not all of them are there. An id

@@ -36,7 +36,7 @@ impl PythonReader {
         if first == '\\' {
             let (len, character) = escape(rest)?;
             match character {
-                Some(character) => push_char(character, json),
+                Some(character) => push_text(character.encode_utf8(&mut [0; 4]), json),
                 // JSON has the same, or nothing of it.
                 None => json.push_str(&rest[..len]),
             }
@@ -46,7 +46,7 @@ impl PythonReader {
             self.quote = None;
             json.push('"');
         } else {
-            push_char(first, json);
+            push_text(first.encode_utf8(&mut [0; 4]), json);
         }
         Some(first.len_utf8())
     }
@@ -98,9 +98,9 @@ fn escape(text: &str) -> Option<(usize, Option<char>)> {
     })
 }
 
-/// A character as it stands in a string of JSON.
-fn push_char(c: char, json: &mut String) {
-    let quoted = serde_json::Value::from(c.to_string()).to_string();
+/// A text as it stands between the quotes of a string of JSON.
+pub(super) fn push_text(text: &str, json: &mut String) {
+    let quoted = serde_json::Value::from(text).to_string();
     json.push_str(&quoted[1..quoted.len() - 1]);
 }
 

@@ -214,7 +214,7 @@ impl Probes<'_> {
 /// a tag: tags of parameters begin like those that close a call.
 fn head_len(none: &str, one: &str, name_at: usize, key_at: usize) -> Option<usize> {
     let same = none.bytes().zip(one.bytes()).take_while(|(a, b)| a == b).count().min(key_at);
-    let same = (0..=same).rev().find(|at| none.is_char_boundary(*at))?;
+    let same = none.floor_char_boundary(same);
     let cut = match none[..same].rfind('<') {
         Some(tag) if tag > name_at && !none[tag..same].contains('>') => tag,
         _ => same,

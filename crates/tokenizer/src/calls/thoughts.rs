@@ -101,9 +101,7 @@ impl ThoughtFormat {
             field,
         })
     }
-}
 
-impl ThoughtFormat {
     /// What tells the template whether to think.
     pub fn told(&self, is_on: bool) -> Map<String, Value> {
         switch_var(self.switch, is_on)

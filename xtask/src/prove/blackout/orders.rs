@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::{Value, json};
 
 use super::acknowledged::{Acknowledged, Subject};
-use crate::bench::http::Server;
+use crate::http::Server;
 
 /// For the answer to an order.
 const ORDER_MAX: Duration = Duration::from_secs(60);

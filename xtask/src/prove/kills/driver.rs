@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 use super::{NODES, Options, Outcome, STRUCK_AFTER, TOKENS, loads, new_loads, place};
-use crate::prove::cluster::Cluster;
+use crate::cluster::Cluster;
 use crate::prove::streams::{ask, completion, text_of};
 
 /// For an answer, and for its rest.

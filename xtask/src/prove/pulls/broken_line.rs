@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::super::Verdict;
-use super::super::lan::Lan;
-use super::super::wire::Wire;
 use super::hub::{Hub, Model, PullTarget, rate};
 use super::{Programs, skipped};
+use crate::lan::Lan;
 use crate::run;
+use crate::wire::Wire;
 
 /// Of what the line carries; the heads of frames are 4.4 % of that.
 const PERCENT_MIN: f64 = 90.0;

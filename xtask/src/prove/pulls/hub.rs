@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use sha2::{Digest, Sha256};
 
-use super::super::lan::Lan;
-use super::super::rng::Rng;
-use super::super::wait_for;
-use crate::bench::child::{self, Running};
-use crate::bench::http::Server;
+use crate::child::{self, Running};
+use crate::http::Server;
+use crate::lan::Lan;
+use crate::rng::Rng;
+use crate::wait::wait_for;
 use crate::{run, system};
 
 /// To read the model and its digest.

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use super::super::rng::Rng;
-use super::super::{Verdict, wait_for};
+use super::super::Verdict;
 use super::Programs;
 use super::hub::{Hub, Model, PullTarget};
-use crate::bench::child::{self, Running};
+use crate::child::{self, Running};
+use crate::rng::Rng;
 use crate::system;
+use crate::wait::wait_for;
 
 /// Chunks that a kill may cost: one for each range that may be under way.
 const AGAIN_MAX: u64 = 8;

@@ -10,6 +10,7 @@ use anyhow::Context;
 use super::super::Verdict;
 use super::hub::{Hub, Model, PullTarget, rate};
 use super::{Programs, skipped};
+use crate::bench::cells::median;
 use crate::run;
 
 /// Of what the slower of curl and the disk reaches.
@@ -69,7 +70,8 @@ fn dd(bytes: u64, file: &Path) -> Command {
 
 fn verdict(bytes: u64, rates: Rates) -> Verdict {
     let rounds = rates.exo.len();
-    let [exo, curl, disk] = [rates.exo, rates.curl, rates.disk].map(median);
+    let [exo, curl, disk] =
+        [rates.exo, rates.curl, rates.disk].map(|rates| median(rates).unwrap_or_default());
     let percent = 100.0 * exo / curl.min(disk);
     Verdict {
         line: format!(
@@ -82,11 +84,6 @@ fn verdict(bytes: u64, rates: Rates) -> Verdict {
         ),
         is_kept: percent >= PERCENT_MIN,
     }
-}
-
-fn median(mut rates: Vec<f64>) -> f64 {
-    rates.sort_by(f64::total_cmp);
-    rates.get(rates.len() / 2).copied().unwrap_or_default()
 }
 
 #[cfg(test)]

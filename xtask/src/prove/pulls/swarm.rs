@@ -8,10 +8,10 @@ use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
 use super::super::Verdict;
-use super::super::cluster::Cluster;
-use super::super::lan::Lan;
 use super::hub::{FILE, Hub, REPO};
 use super::{Programs, skipped};
+use crate::cluster::Cluster;
+use crate::lan::Lan;
 use crate::run;
 
 const NODES: usize = 3;
@@ -83,7 +83,7 @@ fn serve(cluster: &mut Cluster, bytes: u64, uplink: u64) -> anyhow::Result<Durat
         "model": FILE.trim_end_matches(".gguf"), "max_tokens": 1, "temperature": 0,
         "messages": [{ "role": "user", "content": "Hello" }],
     });
-    let server = &cluster.nodes().first().context("the cluster has no node")?.server;
+    let server = &cluster.nodes()[0].server;
     server.post("/v1/chat/completions", &question, ANSWER_MAX)?;
     Ok(began.elapsed())
 }
@@ -96,7 +96,7 @@ struct NodeDisk {
 }
 
 fn disks(cluster: &Cluster) -> anyhow::Result<Vec<NodeDisk>> {
-    let server = &cluster.nodes().first().context("the cluster has no node")?.server;
+    let server = &cluster.nodes()[0].server;
     let view = server.get("/exo/v1/cluster", ANSWER_MAX)?;
     let stages = view["instances"][0]["stages"].as_array().context("the model is not placed")?;
     let mut disks = Vec::new();

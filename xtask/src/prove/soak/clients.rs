@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::super::streams;
 use super::hosts::{Door, Hosts};
-use crate::bench::http::Server;
+use crate::http::Server;
 
 /// A stream stands still for at most two minutes; who hears nothing for longer, or has no end by then, is
 /// left hanging.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use super::super::rng::Rng;
 use super::hosts::Hosts;
+use crate::rng::Rng;
 
 /// What can happen to a machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]

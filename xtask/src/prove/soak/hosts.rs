@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use super::super::cluster;
-use super::super::lan::Lan;
-use super::super::wait_for;
 use super::disks::SmallDisk;
 use super::faults::Kind;
-use crate::bench::child::{self, Running};
-use crate::bench::http::Server;
+use crate::child::{self, Running};
+use crate::cluster;
+use crate::http::Server;
+use crate::lan::Lan;
 use crate::system::{self, Told};
+use crate::wait::wait_for;
 
 const START_MAX: Duration = Duration::from_secs(30);
 const LOAD_MAX: Duration = Duration::from_secs(180);

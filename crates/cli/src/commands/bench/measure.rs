@@ -213,7 +213,6 @@ impl Bench<'_> {
         Ok(huge)
     }
 
-    /// Loads an engine and runs every test on it.
     /// Runs every test on a loaded engine.
     fn tests(&self, loaded: (Lane<'_>, Load), work: &ModelCosts, mut limit: Limit<'_>) -> anyhow::Result<()> {
         let (mut lane, mut load) = loaded;

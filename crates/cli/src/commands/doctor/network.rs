@@ -19,20 +19,14 @@ fn api_port(config: &Config, in_use_by_us: bool) -> Check {
     const NAME: &str = "API port";
     let address = match config.api_listen() {
         Ok(address) => address,
-        Err(error) => {
-            return Check::broken(NAME, format!("{error:#}"))
-                .next("`exo config` shows where the value is from");
-        }
+        Err(error) => return bad_setting(NAME, &error),
     };
     if in_use_by_us {
         return Check::ok(NAME, format!("{address}, see `node` for where the API is"));
     }
     let is_proxied: bool = match config.parse("api_proxied") {
         Ok(is_proxied) => is_proxied,
-        Err(error) => {
-            return Check::broken(NAME, format!("{error:#}"))
-                .next("`exo config` shows where the value is from");
-        }
+        Err(error) => return bad_setting(NAME, &error),
     };
     if is_proxied && config.api_keys().is_empty() {
         let found = "`api_proxied` says that a proxy opens the API to others, and `api_keys` is not set";
@@ -51,6 +45,10 @@ fn api_port(config: &Config, in_use_by_us: bool) -> Check {
             .next("set `api_keys` in the configuration file, or EXO_API_KEYS, or listen on 127.0.0.1");
     }
     check
+}
+
+fn bad_setting(name: &'static str, error: &anyhow::Error) -> Check {
+    Check::broken(name, format!("{error:#}")).next("`exo config` shows where the value is from")
 }
 
 /// Whether the keys of the API are good ones, and kept where nobody else reads them.
@@ -92,10 +90,7 @@ fn cluster_port(config: &Config, in_use_by_us: bool) -> Check {
     const NAME: &str = "cluster port";
     let address: SocketAddr = match config.listen() {
         Ok(address) => address,
-        Err(error) => {
-            return Check::broken(NAME, format!("{error:#}"))
-                .next("`exo config` shows where the value is from");
-        }
+        Err(error) => return bad_setting(NAME, &error),
     };
     if in_use_by_us {
         return Check::ok(NAME, format!("{address}, in use by the running node"));

@@ -117,9 +117,7 @@ fn coordinator(view: &ClusterView) -> Check {
 fn join_window(view: &ClusterView) -> Check {
     match (view.join_window.open, view.join_window.open_until_unix_s) {
         (true, Some(until)) => {
-            let now =
-                std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-            let minutes = until.saturating_sub(now).div_ceil(60);
+            let minutes = until.saturating_sub(exo_stdx::unix_s()).div_ceil(60);
             Check::note(
                 "join window",
                 format!("open for {minutes} more minutes: new nodes on this network join by themselves"),

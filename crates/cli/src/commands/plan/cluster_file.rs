@@ -8,6 +8,8 @@
 //! memory_gib = 24
 //! read_gb_s = 800            # weights that decode reads; left out: estimated
 //! read_gb_s_by_type = { Q4_K = 700 }
+//! kv_gb_s = 700              # keys and values that attention of a token reads; left out: derived
+//! kv_gb_s_by_type = { f16 = 700, q8 = 500 }
 //! tflops = 60                # of prefill; left out: derived from the rate of reading
 //! tflops_by_type = { Q4_K = 50 }
 //! prefill_read_gb_s = 2000   # weights that a prompt waits for; this and the next three left out: derived
@@ -38,7 +40,9 @@ use exo_api::{
 };
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
-use exo_types::{Corrections, DType, DeviceFacts, DeviceId, DeviceKind, MemoryDomain, NodeId};
+use exo_types::{
+    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, KvDType, KvRates, LayerRates, MemoryDomain, NodeId,
+};
 use serde::{Deserialize, Serialize};
 
 /// Older than what is not stale.
@@ -103,6 +107,8 @@ struct Device {
     read_gb_s_by_type: BTreeMap<DType, f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kv_gb_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    kv_gb_s_by_type: BTreeMap<KvDType, f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     tflops: Option<f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -240,12 +246,17 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
         }
         Ok(figures)
     };
+    let mut kv_by_type = BTreeMap::new();
+    for (&of, &rate) in &device.kv_gb_s_by_type {
+        kv_by_type.extend(figure("kv_gb_s_by_type", Some(rate), 1e9)?.map(|figure| (of, figure)));
+    }
     let rates = DeviceRates {
         read_bytes_per_s: figure("read_gb_s", device.read_gb_s, 1e9)?,
         read_by_type: typed("read_gb_s_by_type", &device.read_gb_s_by_type, 1e9)?,
         flops_per_s: figure("tflops", device.tflops, 1e12)?,
         flops_by_type: typed("tflops_by_type", &device.tflops_by_type, 1e12)?,
         kv_bytes_per_s: figure("kv_gb_s", device.kv_gb_s, 1e9)?,
+        kv_by_type,
         prefill_read_bytes_per_s: figure("prefill_read_gb_s", device.prefill_read_gb_s, 1e9)?,
         attention_flops_per_s: figure("attention_tflops", device.attention_tflops, 1e12)?,
         activations_per_s: figure("gactivations_s", device.gactivations_s, 1e9)?,
@@ -357,6 +368,8 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
     let of_prefill = |rate: &dyn Fn(&LayerRatesView) -> f64, unit: f64| {
         device.layer_rates.map(|rates| corrected(rate(&rates), prefill) / unit)
     };
+    let kv = device.layer_rates.and_then(|rates| LayerRates::from(rates).kv_read_bytes_per_s);
+    let kv = kv.map(KvRates::by_type).into_iter().flatten();
     Device {
         node,
         device: device.id.clone(),
@@ -365,6 +378,7 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
         read_gb_s: device.read_bytes_per_s.map(|rate| corrected(rate, decode) / 1e9),
         read_gb_s_by_type: typed(&|rates| rates.read_bytes_per_s, read_q8_0, decode, 1e9),
         kv_gb_s: None,
+        kv_gb_s_by_type: kv.map(|(of, rate)| (of, corrected(rate, decode) / 1e9)).collect(),
         tflops: device.flops_per_s.map(|rate| corrected(rate, prefill) / 1e12),
         tflops_by_type: typed(&|rates| rates.flops_per_s, flops_q8_0, prefill, 1e12),
         prefill_read_gb_s: of_prefill(&|rates| rates.prefill_read_bytes_per_s, 1e9),
@@ -439,6 +453,17 @@ mod tests {
         assert_eq!(
             refused(&format!("{LAPTOP}attention_tflops = 0\n")),
             "attention_tflops of laptop cpu is 0: it must be above 0"
+        );
+    }
+
+    #[test]
+    fn keys_and_values_have_a_rate_for_each_type() {
+        let (devices, _) = read(&format!("{LAPTOP}kv_gb_s_by_type = {{ f16 = 12, q8 = 8 }}\n")).unwrap();
+        let rates: Vec<_> = devices[0].rates.kv_by_type.iter().map(|(of, f)| (*of, f.value)).collect();
+        assert_eq!(rates, [(KvDType::F16, 12e9), (KvDType::Q8, 8e9)]);
+        assert_eq!(
+            refused(&format!("{LAPTOP}kv_gb_s_by_type = {{ f32 = 0 }}\n")),
+            "kv_gb_s_by_type of laptop cpu is 0: it must be above 0"
         );
     }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 
 use super::{Cluster, POLL, STOP_MAX};
-use crate::prove::signals::StoppedProcess;
-use crate::prove::wait_for;
+use crate::signals::StoppedProcess;
 use crate::system::{self, Told};
+use crate::wait::wait_for;
 
 /// For a node that hands its layers over before it ends: it waits 30 s for that, and gives itself 8 more.
 const LEAVE_MAX: Duration = Duration::from_secs(45);

@@ -76,11 +76,11 @@ mod tests {
         let id = child.id();
         let within = (std::time::Duration::from_secs(10), std::time::Duration::from_millis(1));
         let stopped = StoppedProcess::new(id).unwrap();
-        super::super::wait_for("standing still", within, || Ok((state(id) == Some('T')).then_some(())))
+        crate::wait::wait_for("standing still", within, || Ok((state(id) == Some('T')).then_some(())))
             .unwrap();
         assert!(lock(&STOPPED).contains(&id));
         drop(stopped);
-        super::super::wait_for("going on", within, || Ok((state(id) != Some('T')).then_some(()))).unwrap();
+        crate::wait::wait_for("going on", within, || Ok((state(id) != Some('T')).then_some(()))).unwrap();
         assert!(!lock(&STOPPED).contains(&id));
         drop(child.stdin.take());
         child.wait().unwrap();

@@ -6,9 +6,9 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use anyhow::{Context, bail};
 
-use super::signals;
-use super::wire::{self, Wire};
+use crate::signals;
 use crate::system::Tap;
+use crate::wire::{self, Wire};
 
 /// What there is at present: namespaces outlive the process that made them.
 static NAMES: Mutex<Vec<Names>> = Mutex::new(Vec::new());

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use serde_json::Value;
 
 use super::{ANSWER_MAX, Cluster, Instance, JOIN_MAX, POLL};
-use crate::prove::wait_for;
+use crate::wait::wait_for;
 
 /// Who coordinates, as one node says.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -13,12 +13,12 @@ use anyhow::{Context, anyhow, bail};
 use serde_json::{Value, json};
 
 pub use self::views::{Epoch, placements};
-use super::lan::Lan;
-use super::signals::StoppedProcess;
-use super::wait_for;
-use crate::bench::child::{self, Running};
-use crate::bench::http::Server;
+use crate::child::{self, Running};
+use crate::http::Server;
+use crate::lan::Lan;
+use crate::signals::StoppedProcess;
 use crate::system;
+use crate::wait::wait_for;
 
 /// From spawning a process to its API.
 const START_MAX: Duration = Duration::from_secs(20);
@@ -73,8 +73,6 @@ pub struct Instance {
     pub id: String,
     /// The node that placed it.
     at: usize,
-    /// Nodes that a token passes.
-    pub stages: usize,
 }
 
 impl Cluster {
@@ -169,21 +167,26 @@ impl Cluster {
         self.place_as(at, &json!({ "model": model, "nodes_min": size, "context_tokens": context_tokens }))
     }
 
-    /// The same with an order of one's own.
+    /// The same with an order of one's own; an error where `nodes_min` in it is not how many stages there are.
     pub fn place_as(&mut self, at: usize, order: &Value) -> anyhow::Result<Instance> {
         let size = self.nodes.len();
         let node = self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?;
         node.wait_united(size)?;
         let placed = node.server.post("/exo/v1/instances", order, ANSWER_MAX)?;
         let id = placed["id"].as_str().context("the node does not name the instance")?.to_owned();
-        wait_for("loading the model", (LOAD_MAX, READY_POLL), || {
+        let view = wait_for("loading the model", (LOAD_MAX, READY_POLL), || {
             let view = node.instance(&id)?;
             match view["state"]["kind"].as_str() {
-                Some("ready") => Ok(Some(Instance { id: id.clone(), at, stages: stages(&view).count() })),
+                Some("ready") => Ok(Some(view)),
                 Some("failed") => bail!("the model was not loaded: {}", view["state"]["reason"]),
                 _ => Ok(None),
             }
-        })
+        })?;
+        let (stages, wanted) = (stages(&view).count(), &order["nodes_min"]);
+        if !wanted.is_null() && *wanted != stages {
+            bail!("{} is on {stages} nodes instead of {wanted}", order["model"]);
+        }
+        Ok(Instance { id, at })
     }
 
     /// Waits until the first node sees all of them.
@@ -381,7 +384,7 @@ fn stages(instance: &Value) -> impl Iterator<Item = &Value> {
 
 /// The API of the node on this data folder, once it is open. The file with its address is the last to be
 /// written.
-pub(super) fn published(folder: &Path) -> Option<Server> {
+pub fn published(folder: &Path) -> Option<Server> {
     let file: Value = serde_json::from_slice(&std::fs::read(folder.join("api.json")).ok()?).ok()?;
     let secret = std::fs::read_to_string(folder.join("api-secret")).ok()?;
     let address = file["address"].as_str()?.parse().ok()?;
@@ -389,7 +392,7 @@ pub(super) fn published(folder: &Path) -> Option<Server> {
 }
 
 /// Whether a node knows of `size` nodes that live and have devices, and of an epoch.
-pub(super) fn sees(view: &Value, size: usize) -> bool {
+pub fn sees(view: &Value, size: usize) -> bool {
     let nodes = view["nodes"].as_array().into_iter().flatten();
     let has_devices = |node: &Value| node["devices"].as_array().is_some_and(|devices| !devices.is_empty());
     let ready = nodes.filter(|node| node["status"] == "alive" && has_devices(node));

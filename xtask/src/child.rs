@@ -37,13 +37,11 @@ pub fn start_held(mut command: Command, cores: &[usize]) -> anyhow::Result<Runni
 fn spawn(mut command: Command, cores: &[usize]) -> anyhow::Result<Running> {
     let name = command.get_program().to_string_lossy().into_owned();
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let cores = cores.to_vec();
-    let starter = std::thread::spawn(move || {
-        system::pin_this_thread(&cores)?;
+    let child = system::on_own_thread(|| {
+        system::pin_this_thread(cores)?;
         command.spawn().context("cannot start it")
     });
-    let child = starter.join().map_err(|_| anyhow::anyhow!("the starting thread panicked"));
-    let mut child = child.flatten().with_context(|| format!("starting {name}"))?;
+    let mut child = child.with_context(|| format!("starting {name}"))?;
     let (sender, ended) = channel();
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let other = std::thread::spawn(move || stderr.map(read_all).unwrap_or_default());
@@ -110,11 +108,6 @@ impl Running {
     /// Ends it at once, as a crash or a lack of power would.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().with_context(|| format!("cannot kill {}", self.name))
-    }
-
-    /// What it is, for messages.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 }
 
