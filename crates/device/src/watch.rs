@@ -13,7 +13,12 @@ pub enum CardChange {
     /// A card was unplugged.
     Vanished(GraphicsCard),
     /// Another kernel module drives it, or none, or another version of it, or it began or ceased to work.
-    DriverChanged { before: GraphicsCard, now: GraphicsCard },
+    DriverChanged {
+        /// As it was.
+        before: GraphicsCard,
+        /// As it is.
+        now: GraphicsCard,
+    },
 }
 
 /// The cards as they were at the last look.
