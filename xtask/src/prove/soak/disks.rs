@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use anyhow::{Context, bail};
 
-use super::super::signals;
+use crate::signals;
 
 /// More than a node keeps there beside models, and filled in no time.
 const OPTIONS: &str = "size=64m,mode=700";
