@@ -28,6 +28,7 @@ use exo_node::LogCapture;
 use tracing::field::Field;
 use tracing_subscriber::Layer;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::{FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -141,9 +142,15 @@ fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<(
         // It would tell of a closed standard error there, and panic.
         .log_internal_errors(false)
         .fmt_fields(debug_fn(log_field).delimited(" "))
-        .with_filter(filter);
+        .with_filter(filter.and(filter_fn(is_free_of_secrets).with_max_level_hint(LevelFilter::TRACE)));
     tracing_subscriber::registry().with(shown).with(capture.map(LogCapture::layer)).init();
     Ok(())
+}
+
+/// Whether a line may be shown at all. Below `info` the HTTP client of the hub dumps what goes over the line,
+/// the token and signed addresses included.
+fn is_free_of_secrets(line: &tracing::Metadata<'_>) -> bool {
+    !line.target().starts_with("ureq") || *line.level() <= tracing::Level::INFO
 }
 
 /// Longest value in a line of the log, in characters.
