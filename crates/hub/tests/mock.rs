@@ -675,6 +675,7 @@ fn broken_stalled_and_unavailable_answers_cost_their_range_only() {
     let faults = [
         Faults { break_every: 2, ..Faults::default() },
         Faults { stall_every: 4, ..Faults::default() },
+        Faults { crawl_every: 4, ..Faults::default() },
         Faults { unavailable: 6, ..Faults::default() },
     ];
     for faults in faults {
