@@ -147,10 +147,14 @@ fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<(
     Ok(())
 }
 
-/// Whether a line may be shown at all. Below `info` the HTTP client of the hub dumps what goes over the line,
-/// the token and signed addresses included.
+/// Whose lines may be shown below `info`: ours, and those of libraries that see neither tokens nor prompts.
+/// Others dump what goes over the line to a hub (`ureq`), each key that is typed (`rustyline`), or each
+/// letter of a prompt (`tokenizers`).
+const DETAILED: [&str; 5] = ["exo", "events::", "quinn", "wgpu", "naga"];
+
+/// Whether a line may be shown, whatever the filter says.
 fn is_free_of_secrets(line: &tracing::Metadata<'_>) -> bool {
-    !line.target().starts_with("ureq") || *line.level() <= tracing::Level::INFO
+    *line.level() <= tracing::Level::INFO || DETAILED.iter().any(|start| line.target().starts_with(start))
 }
 
 /// Longest value in a line of the log, in characters.
@@ -186,6 +190,25 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_libraries_that_see_secrets_say_below_info_is_not_shown() {
+        let lines = Lines::default();
+        let to = lines.clone();
+        let shown = tracing_subscriber::fmt::layer()
+            .with_writer(move || to.clone())
+            .with_filter(filter_fn(is_free_of_secrets));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(shown), || {
+            tracing::trace!(target: "ureq_proto::util", "a dump");
+            tracing::debug!(target: "rustyline", "a key");
+            tracing::trace!(target: "tokenizers::tokenizer::normalizer", "a letter");
+            tracing::info!(target: "ureq::run", "shown 1");
+            tracing::trace!(target: "exo_hub::ranges", "shown 2");
+            tracing::debug!(target: "events::log", "shown 3");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!((text.lines().count(), text.matches("shown ").count()), (3, 3), "{text}");
     }
 
     #[test]
