@@ -119,7 +119,10 @@ fn hint(code: &str) -> Option<&'static str> {
             "`exo fits` with the same text reads its headers and says how it would run here; `exo pull` with --layers makes it known to the cluster"
         }
         "path_not_found" => "check the path",
-        "model_not_found" => "`exo models` lists the models; `exo models add PATH` makes one known",
+        "model_not_found" => {
+            "`exo models` lists the models; `exo models add PATH` makes one known; one of a hub is named hf.co/ORG/REPO, one of Ollama's registry \
+             with its tag, as in qwen3:8b"
+        }
         "insufficient_memory" => {
             "start exo on more machines, or ask for less with --context, --slots or --cache-tokens; where a node computes on \
              a card alone, --backend cpu may have more memory"

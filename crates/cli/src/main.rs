@@ -28,6 +28,7 @@ use exo_node::LogCapture;
 use tracing::field::Field;
 use tracing_subscriber::Layer;
 use tracing_subscriber::field::MakeExt;
+use tracing_subscriber::filter::{FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -141,9 +142,19 @@ fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<(
         // It would tell of a closed standard error there, and panic.
         .log_internal_errors(false)
         .fmt_fields(debug_fn(log_field).delimited(" "))
-        .with_filter(filter);
+        .with_filter(filter.and(filter_fn(is_free_of_secrets).with_max_level_hint(LevelFilter::TRACE)));
     tracing_subscriber::registry().with(shown).with(capture.map(LogCapture::layer)).init();
     Ok(())
+}
+
+/// Whose lines may be shown below `info`: ours, and those of libraries that see neither tokens nor prompts.
+/// Others dump what goes over the line to a hub (`ureq`), each key that is typed (`rustyline`), or each
+/// letter of a prompt (`tokenizers`).
+const DETAILED: [&str; 5] = ["exo", "events::", "quinn", "wgpu", "naga"];
+
+/// Whether a line may be shown, whatever the filter says.
+fn is_free_of_secrets(line: &tracing::Metadata<'_>) -> bool {
+    *line.level() <= tracing::Level::INFO || DETAILED.iter().any(|start| line.target().starts_with(start))
 }
 
 /// Longest value in a line of the log, in characters.
@@ -179,6 +190,25 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn what_libraries_that_see_secrets_say_below_info_is_not_shown() {
+        let lines = Lines::default();
+        let to = lines.clone();
+        let shown = tracing_subscriber::fmt::layer()
+            .with_writer(move || to.clone())
+            .with_filter(filter_fn(is_free_of_secrets));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(shown), || {
+            tracing::trace!(target: "ureq_proto::util", "a dump");
+            tracing::debug!(target: "rustyline", "a key");
+            tracing::trace!(target: "tokenizers::tokenizer::normalizer", "a letter");
+            tracing::info!(target: "ureq::run", "shown 1");
+            tracing::trace!(target: "exo_hub::ranges", "shown 2");
+            tracing::debug!(target: "events::log", "shown 3");
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        assert_eq!((text.lines().count(), text.matches("shown ").count()), (3, 3), "{text}");
     }
 
     #[test]

@@ -378,6 +378,13 @@ pub fn bar(total: u64, template: &str) -> indicatif::ProgressBar {
 pub fn bar_style(template: &str) -> indicatif::ProgressStyle {
     indicatif::ProgressStyle::with_template(template)
         .unwrap_or_else(|_| indicatif::ProgressStyle::default_bar())
+        .with_key("time_left", write_time_left)
+}
+
+/// How long the rest takes, once that can be said: without a rate it is not 0 s.
+fn write_time_left(state: &indicatif::ProgressState, out: &mut dyn std::fmt::Write) {
+    let left = indicatif::HumanDuration(state.eta());
+    let _ = if state.per_sec() > 0.0 { write!(out, ", {left:#} left") } else { Ok(()) };
 }
 
 /// A spinner on standard error with a changing message.

@@ -8,37 +8,41 @@ use ureq::Body;
 
 use crate::Cancel;
 
-/// A body or a range slower than this, over [`Pace::slow_time`], is given up.
-const SLOW_BYTES_PER_S: u64 = 1024;
+/// A body or a range slower than this, over [`SLOW_STALLS`], is given up.
+pub(crate) const SLOW_BYTES_PER_S: u64 = 1024;
 /// A body that comes this fast is never given up for the time that it takes.
 const STEADY_BYTES_PER_S: u64 = 16 << 10;
-/// Silences that make the time over which a rate is measured: 15 s by default.
+/// So many silences long, in a row, a rate must be too low: 15 s by default.
 const SLOW_STALLS: u32 = 3;
 const READ_BYTES: usize = 64 << 10;
 
 /// Finds out whether bytes come too slowly.
 pub(crate) struct Pace {
-    slow_time: Duration,
+    stall: Duration,
+    slow_below: u64,
     since: Instant,
     bytes: u64,
+    slow_stalls: u32,
 }
 
 impl Pace {
-    /// Beginning now. `stall` is the silence that a read bears.
-    pub(crate) fn begin(stall: Duration) -> Self {
-        Self { slow_time: stall.saturating_mul(SLOW_STALLS), since: Instant::now(), bytes: 0 }
+    /// Beginning now. `stall` is the silence that a read bears, `slow_below` the bytes a second that are not
+    /// too few.
+    pub(crate) fn begin(stall: Duration, slow_below: u64) -> Self {
+        Self { stall, slow_below, since: Instant::now(), bytes: 0, slow_stalls: 0 }
     }
 
     /// So many bytes came; the rate if it is too low.
     pub(crate) fn slow_after(&mut self, bytes: u64) -> Option<u64> {
         self.bytes += bytes;
         let elapsed = self.since.elapsed();
-        if elapsed < self.slow_time {
+        if elapsed < self.stall {
             return None;
         }
         let rate = (self.bytes as f64 / elapsed.as_secs_f64()) as u64;
         (self.since, self.bytes) = (Instant::now(), 0);
-        (rate < SLOW_BYTES_PER_S).then_some(rate)
+        self.slow_stalls = if rate < self.slow_below { self.slow_stalls + 1 } else { 0 };
+        (self.slow_stalls >= SLOW_STALLS).then_some(rate)
     }
 }
 
@@ -64,7 +68,7 @@ pub(crate) struct Bounds {
 /// The whole body.
 pub(crate) fn read(body: &mut Body, bounds: &Bounds, cancel: &Cancel) -> Result<Vec<u8>, BodyError> {
     let Bounds { bytes_max, time_max, stall } = *bounds;
-    let (begun, mut pace) = (Instant::now(), Pace::begin(stall));
+    let (begun, mut pace) = (Instant::now(), Pace::begin(stall, SLOW_BYTES_PER_S));
     let (mut bytes, mut reader) = (Vec::new(), body.as_reader());
     loop {
         let at = bytes.len();

@@ -16,6 +16,8 @@ pub struct Cancel {
     until: Option<Instant>,
     /// Tries of the question under way that had no answer.
     failed_tries: AtomicU32,
+    /// How long the hub asks to wait, while it is waited; else 0.
+    asked_wait_s: AtomicU32,
 }
 
 impl Cancel {
@@ -24,11 +26,24 @@ impl Cancel {
         Self { until: Some(Instant::now() + time), ..Self::default() }
     }
 
-    /// How often nobody answered the question under way, and how often it is asked at most; `None` where the
-    /// first answer is still to come or was one.
-    pub fn failed_tries(&self) -> Option<(u32, u32)> {
+    /// Why the question under way has no answer yet: how long the hub asks to wait, or that nobody answers
+    /// and which try this is; `None` where the first answer is still to come or was one.
+    pub fn hold_up(&self) -> Option<String> {
+        let asked_s = self.asked_wait_s.load(Ordering::Relaxed);
+        if asked_s > 0 {
+            return Some(format!("it asks to wait {asked_s} s"));
+        }
         let failed = self.failed_tries.load(Ordering::Relaxed);
-        (failed > 0).then_some((failed, DOCUMENT_TRIES_MAX))
+        (failed > 0).then(|| format!("no answer yet, try {} of {DOCUMENT_TRIES_MAX}", failed + 1))
+    }
+
+    /// Waits as the hub asks, in sight of whoever looks; whether it ended.
+    pub(crate) fn wait_as_asked(&self, time: Duration) -> bool {
+        let asked_s = u32::try_from(time.as_secs().max(1)).unwrap_or(u32::MAX);
+        self.asked_wait_s.store(asked_s, Ordering::Relaxed);
+        let is_over = self.wait(time);
+        self.asked_wait_s.store(0, Ordering::Relaxed);
+        is_over
     }
 
     pub(crate) fn note_failed_tries(&self, failed: u32) {

@@ -2,7 +2,7 @@
 //! of.
 
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use crate::chunk_queue::ChunkQueue;
@@ -119,6 +119,7 @@ impl CommitFile {
             cancel,
             etag: Mutex::default(),
             wrong: AtomicU32::new(0),
+            chunk_rate: AtomicU64::new(0),
             tries_max: TRIES_MAX,
             wait_max: WAIT_MAX,
         };

@@ -30,6 +30,8 @@ const DOCUMENT_STALLS: u32 = 12;
 /// Files whose signed addresses are remembered.
 const LOCATED_MAX: usize = 256;
 const HEADER_BYTES_MAX: usize = 64 << 10;
+/// What the hub says of a token that is none, or not one any more, whatever was asked for.
+const TOKEN_REFUSED: &str = "Invalid credentials";
 
 /// A hub, and the connections to it. Share it between threads.
 pub struct Client {
@@ -123,6 +125,11 @@ impl Client {
         self.get_redirected(file, located, Some(range), None)
     }
 
+    /// Fails if nothing may be asked for.
+    pub(crate) fn check_online(&self, what: impl FnOnce() -> String) -> Result<(), HubError> {
+        self.settings.offline.map_or(Ok(()), |why| Err(HubError::Offline { what: what(), why }))
+    }
+
     fn get_redirected(
         &self,
         uri: &Uri,
@@ -130,12 +137,7 @@ impl Client {
         range: Option<(u64, u64)>,
         accept: Option<&str>,
     ) -> Result<HubResponse, Failure> {
-        if let Some(why) = self.settings.offline {
-            return Err(Failure::Final(HubError::Offline {
-                what: crate::address::without_query(&uri.to_string()),
-                why,
-            }));
-        }
+        self.check_online(|| address::without_query(&uri.to_string())).map_err(Failure::Final)?;
         let first = uri.clone();
         let (mut at, mut hub_headers) = (located.unwrap_or(uri).clone(), HeaderMap::new());
         for hop in usize::from(located.is_some())..=redirect::HOPS_MAX {
@@ -263,7 +265,7 @@ impl Client {
                     let asked = retry::retry_after(&answer.headers).max(Duration::from_millis(100));
                     waited = waited.saturating_add(asked);
                     check_wait(&answer.uri, waited, wait_max(cancel))?;
-                    pause(cancel, asked)?;
+                    pause_as_asked(cancel, asked)?;
                 }
                 500..600 if tries < DOCUMENT_TRIES_MAX => pause(cancel, retry::backoff(tries))?,
                 _ => return Err(self.refusal(answer, attempt, repo)),
@@ -288,7 +290,13 @@ impl Client {
         let Some(repo) = repo else {
             return HubError::Status { host, attempt: attempt.to_owned(), status: answer.status, said };
         };
+        let is_token_refused = answer.status == 401
+            && said.contains(TOKEN_REFUSED)
+            && self.settings.token_for(&answer.uri).is_some();
         match (answer.status, code.as_str()) {
+            _ if is_token_refused => {
+                HubError::Status { host, attempt: attempt.to_owned(), status: answer.status, said }
+            }
             (_, "GatedRepo") => {
                 HubError::Gated { repo: repo.to_owned(), advice: self.gate_advice(repo, "its page") }
             }
@@ -393,6 +401,11 @@ pub(crate) fn check_wait(uri: &Uri, in_all: Duration, wait_max: Duration) -> Res
 
 pub(crate) fn pause(cancel: &Cancel, time: Duration) -> Result<(), HubError> {
     if cancel.wait(time) { Err(HubError::Cancelled) } else { Ok(()) }
+}
+
+/// The same for a wait that the hub asks for.
+pub(crate) fn pause_as_asked(cancel: &Cancel, time: Duration) -> Result<(), HubError> {
+    if cancel.wait_as_asked(time) { Err(HubError::Cancelled) } else { Ok(()) }
 }
 
 pub(crate) fn unreachable(uri: &Uri, attempt: &str, tries: u32, source: ureq::Error) -> HubError {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -305,6 +305,7 @@ impl<'a> PartFile<'a> {
             cancel: job.cancel,
             etag: Mutex::default(),
             wrong: AtomicU32::new(0),
+            chunk_rate: AtomicU64::new(0),
             tries_max: retry::TRIES_MAX,
             wait_max: retry::RETRY_AFTER_MAX,
         };

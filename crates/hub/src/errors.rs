@@ -240,7 +240,7 @@ impl HubError {
                 "the hub has a fault of its own: try again later, or name a mirror in HF_ENDPOINT"
             }
             Self::Status { status: 401 | 403, .. } => {
-                "a hub that answers so refuses the token (HF_TOKEN, `exo login hub`); an address or a registry must be open to anybody: exo signs in to hubs alone"
+                "a hub that answers so refuses the token (HF_TOKEN, `exo login hub`, the file of the hub's own tools), which may have ended: without it what is public comes all the same; an address or a registry must be open to anybody: exo signs in to hubs alone"
             }
             Self::Status { status: 404, .. } => "look whether the address is right, and still good",
             Self::NotFound { .. } => "`exo search` finds repositories, `exo show` lists what one has",

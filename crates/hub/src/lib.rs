@@ -99,7 +99,7 @@ pub mod fuzzing {
         }
         if let Ok(value) = ureq::http::HeaderValue::from_bytes(bytes) {
             let mut headers = ureq::http::HeaderMap::new();
-            for name in ["retry-after", "date", "content-encoding"] {
+            for name in ["retry-after", "ratelimit", "date", "content-encoding"] {
                 headers.insert(name, value.clone());
             }
             let _ = crate::retry::retry_after(&headers);

@@ -103,7 +103,10 @@ impl Licence {
     /// One line that a person should see before a first download: terms that are more than to keep a notice.
     pub fn notable_terms(&self) -> Option<String> {
         let Some(name) = &self.name else {
-            return Some("the repository names no licence: ask its owner before you use the model for more than a trial".to_owned());
+            return Some(
+                "none named: ask the owner of the repository before you use the model for more than a trial"
+                    .to_owned(),
+            );
         };
         let lower = name.to_ascii_lowercase();
         if PLAIN.contains(&lower.as_str()) {
@@ -145,7 +148,7 @@ mod tests {
         assert_eq!(check(r#"{"tags":["license:mit"]}"#), "mit: nothing notable");
         assert!(check(r#"{"cardData":{"license":["llama3.2"]}}"#).contains("700 million"));
         assert!(check(r#"{"cardData":{"license":"other","license_name":"qwen-research","license_link":"https://x"}}"#).contains("for research only, not for commercial use (https://x)"));
-        assert!(check("{}").contains("names no licence"));
+        assert!(check("{}").starts_with("none named: ask"));
         assert!(check(r#"{"cardData":{"license":"x\u001b[2J"}}"#).contains("does not know"));
         assert!(!check(r#"{"cardData":{"license":"x\u001b[2J"}}"#).contains('\u{1b}'));
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::body::{self, BodyError, Bounds};
-use crate::client::{Failure, HubResponse, check_wait, pause, unreachable, wait_max};
+use crate::client::{Failure, HubResponse, check_wait, pause, pause_as_asked, unreachable, wait_max};
 use crate::fetch_plan::{PlannedFile, RepoCommit};
 use crate::{Cancel, Client, HubError, address, answers, identity, retry};
 
@@ -60,7 +60,7 @@ impl Client {
                     let wait = retry::retry_after(&answer.headers).max(Duration::from_millis(100));
                     waited = waited.saturating_add(wait);
                     check_wait(&answer.uri, waited, wait_max(cancel))?;
-                    pause(cancel, wait)?;
+                    pause_as_asked(cancel, wait)?;
                     continue;
                 }
                 500..600 if tries < TRIES_MAX => {

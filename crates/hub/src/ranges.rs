@@ -2,14 +2,14 @@
 //! range alone.
 
 use std::io::Read;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ureq::http::Uri;
 
 use crate::answers::{self, header};
-use crate::body::Pace;
+use crate::body::{Pace, SLOW_BYTES_PER_S};
 use crate::chunk_map::BlockHasher;
 use crate::chunk_queue::ChunkQueue;
 use crate::client::{Failure, HubResponse};
@@ -19,6 +19,9 @@ use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
+/// A range with so small a part of the rate of the chunk before it is asked for again: on one connection of
+/// many the line may be bad.
+const SLOW_PART: u64 = 32;
 /// What is hashed and written at once: it is still in the processor's own memory then.
 const PIECE_BYTES: usize = 256 << 10;
 
@@ -54,6 +57,8 @@ pub(crate) struct Fetch<'a> {
     pub(crate) cancel: &'a Cancel,
     pub(crate) etag: Mutex<Option<String>>,
     pub(crate) wrong: AtomicU32,
+    /// Bytes a second of the last chunk that came in one piece; 0 before.
+    pub(crate) chunk_rate: AtomicU64,
     /// Attempts without a single byte between them.
     pub(crate) tries_max: u32,
     /// The longest wait that the hub may ask for, in all.
@@ -64,6 +69,8 @@ pub(crate) struct Fetch<'a> {
 enum RangeError {
     /// Asked for again after a moment.
     Passing(ureq::Error),
+    /// The same, and the host has said why.
+    Unavailable(Box<HubResponse>),
     /// The signed address is no good any more.
     Expired(Box<HubResponse>),
     /// The hub asks everybody to wait.
@@ -87,6 +94,8 @@ struct PartialChunk {
     len: usize,
     /// Of those, what was passed on and is not in memory any more.
     stored: usize,
+    /// It was slower than others, and is asked for again once for that: the whole line may be slow now.
+    was_slow: bool,
     blocks: BlockHasher,
 }
 
@@ -97,7 +106,7 @@ impl PartialChunk {
     }
 
     fn clear(&mut self) {
-        (self.len, self.stored) = (0, 0);
+        (self.len, self.stored, self.was_slow) = (0, 0, false);
         self.blocks.clear();
     }
 
@@ -163,13 +172,12 @@ impl Fetch<'_> {
             RangeError::Passing(error) if *tries >= self.tries_max || !retry::is_passing(&error) => {
                 return Err(client::unreachable(&self.file.uri, &attempt, *tries, error));
             }
-            RangeError::Passing(error) => {
-                tracing::debug!(%error, tries, file = %self.file.name, "a range is asked for again");
-                // A signed address may lead to a machine that is gone: after two tries the hub is asked for
-                // another.
-                if *tries > 2 {
-                    self.forget_location();
-                }
+            RangeError::Unavailable(answer) if *tries >= self.tries_max => {
+                return Err(self.client.refusal(*answer, &attempt, self.hub_repo()));
+            }
+            RangeError::Passing(error) => self.forget_after_tries(*tries, &error),
+            RangeError::Unavailable(answer) => {
+                self.forget_after_tries(*tries, &ureq::Error::StatusCode(answer.status));
             }
             RangeError::Expired(answer) => {
                 self.forget_location();
@@ -240,7 +248,10 @@ impl Fetch<'_> {
         let broken = |text: String| {
             RangeError::Passing(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text)))
         };
-        let mut pace = Pace::begin(self.client.settings().stall);
+        let (begun, is_fresh) = (Instant::now(), partial.len == 0);
+        let slow_part = self.chunk_rate.load(Ordering::Relaxed) / SLOW_PART;
+        let slow_below = if partial.was_slow { 0 } else { slow_part }.max(SLOW_BYTES_PER_S);
+        let mut pace = Pace::begin(self.client.settings().stall, slow_below);
         while partial.len < len {
             let memory_len = match &self.store {
                 ChunkStore::Pieces(pieces) if partial.bytes().len() >= PIECE_BYTES => {
@@ -263,8 +274,13 @@ impl Fetch<'_> {
                 return Err(HubError::Cancelled.into());
             }
             if let Some(rate) = pace.slow_after(came).filter(|_| !self.limit.is_set()) {
+                partial.was_slow = true;
                 return Err(broken(format!("the answer came with {rate} bytes a second")));
             }
+        }
+        if is_fresh {
+            let rate = len as f64 / begun.elapsed().as_secs_f64();
+            self.chunk_rate.store(rate as u64, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -287,7 +303,7 @@ impl Fetch<'_> {
                 return Err(RangeError::Expired(Box::new(answer)));
             }
             400 | 401 | 403 | 404 | 410 if is_elsewhere => return Err(RangeError::Expired(Box::new(answer))),
-            408 | 500..600 => return Err(RangeError::Passing(ureq::Error::StatusCode(answer.status))),
+            408 | 500..600 => return Err(RangeError::Unavailable(Box::new(answer))),
             _ => {
                 let refusal = self.client.refusal(answer, &self.attempt(), self.hub_repo());
                 return Err(RangeError::Final(refusal));
@@ -349,6 +365,14 @@ impl Fetch<'_> {
 
     fn forget_location(&self) {
         self.client.forget_located(&self.file.uri);
+    }
+
+    /// A signed address may lead to a machine that is gone: after two tries the hub is asked for another.
+    fn forget_after_tries(&self, tries: u32, error: &ureq::Error) {
+        tracing::debug!(%error, tries, file = %self.file.name, "a range is asked for again");
+        if tries > 2 {
+            self.forget_location();
+        }
     }
 
     /// The repository whose page may have to be accepted.

@@ -169,6 +169,9 @@ fn parse(text: &str) -> Result<Reference, ReferenceProblem> {
     if looks_like_path(text) {
         return Ok(Reference::Path(PathBuf::from(text)));
     }
+    if text.contains("://") {
+        return Err(ReferenceProblem::NoForm);
+    }
     if text.matches('/').count() == 1 {
         return parse_repo(text, false).map(Reference::Hub);
     }
@@ -398,6 +401,8 @@ mod tests {
             ("https://u:p@example.org/x.gguf", "no user name"),
             ("https://huggingface.co/a/b/resolve/main/x.py", "only GGUF"),
             ("llama", "expected hf.co/ORG/REPO"),
+            ("hf://a/b", "expected hf.co/ORG/REPO"),
+            ("file:///m", "expected hf.co/ORG/REPO"),
         ] {
             let found = check(text);
             assert!(found.starts_with("error") && found.contains(part), "{text}: {found}");

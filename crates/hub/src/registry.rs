@@ -69,6 +69,7 @@ pub(crate) fn resolve(
     reference: &RegistryReference,
     cancel: &Cancel,
 ) -> Result<FetchPlan, HubError> {
+    client.check_online(|| format!("`{reference}`"))?;
     let base = base(client, reference)?;
     let attempt = format!("read the manifest of {reference}");
     let at = |path: String| -> Result<Uri, HubError> {
@@ -281,7 +282,7 @@ impl Client {
                         asked.saturating_mul(tries),
                         crate::client::wait_max(cancel),
                     )?;
-                    crate::client::pause(cancel, asked)?;
+                    crate::client::pause_as_asked(cancel, asked)?;
                 }
                 500..600 if tries < TRIES_MAX => crate::client::pause(cancel, retry::backoff(tries))?,
                 _ => return Err(self.refusal(answer, attempt, None)),

@@ -65,6 +65,7 @@ pub struct FoundRepo {
 impl Client {
     /// The repository at the commit that the reference means now.
     pub fn snapshot(&self, reference: &HubReference, cancel: &Cancel) -> Result<Snapshot, HubError> {
+        self.check_online(|| format!("`{reference}`"))?;
         let repo = &reference.repo;
         let attempt = format!("describe {repo}");
         let revision = reference.revision().replace('/', "%2F");

@@ -14,16 +14,37 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Attempts without a single byte between them.
 pub(crate) const TRIES_MAX: u32 = 9;
 
-/// How long the hub asks to wait: seconds, or until a date.
+/// How long the hub asks to wait: seconds, until a date, or until its limit begins anew.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Duration {
-    let Some(text) = header(headers, "retry-after").map(str::trim) else { return RETRY_AFTER_DEFAULT };
-    if let Ok(seconds) = text.parse() {
-        return Duration::from_secs(seconds);
-    }
     let date = |text: &str| httpdate::parse_http_date(text.trim()).ok();
-    // By the clock of the host that says so, where it shows that: ours may differ.
-    let now = header(headers, "date").and_then(date).unwrap_or_else(SystemTime::now);
-    date(text).map_or(RETRY_AFTER_DEFAULT, |until| until.duration_since(now).unwrap_or_default())
+    let asked = header(headers, "retry-after").and_then(|text| {
+        seconds(text).or_else(|| {
+            // By the clock of the host that says so, where it shows that: ours may differ.
+            let now = header(headers, "date").and_then(date).unwrap_or_else(SystemTime::now);
+            date(text).map(|until| until.duration_since(now).unwrap_or_default())
+        })
+    });
+    asked.or_else(|| limit_reset(headers)).unwrap_or(RETRY_AFTER_DEFAULT)
+}
+
+fn seconds(text: &str) -> Option<Duration> {
+    let seconds: f64 = text.trim().parse().ok()?;
+    (seconds >= 0.0).then(|| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
+}
+
+/// Until every limit that is used up begins anew, by `RateLimit: "api";r=0;t=55`. Source:
+/// draft-ietf-httpapi-ratelimit-headers-09.
+fn limit_reset(headers: &HeaderMap) -> Option<Duration> {
+    let limits = header(headers, "ratelimit")?.split(',').filter_map(|limit| {
+        let parameter = |name: &str| {
+            let mut parameters = limit.split(';').filter_map(|p| p.trim().split_once('='));
+            parameters.find(|(n, _)| *n == name)?.1.parse::<u32>().ok()
+        };
+        let left_s = parameter("t").filter(|_| parameter("r").is_none_or(|left| left == 0))?;
+        // Whole seconds, cut: one more is surely behind the end.
+        Some(Duration::from_secs(u64::from(left_s) + 1))
+    });
+    limits.max()
 }
 
 /// Doubles from a fifth of a second to ten.
@@ -84,5 +105,23 @@ mod tests {
         assert_eq!(wait(Some("Sun, 06 Nov 1994 08:00:00 GMT"), date), 0, "that is over");
         assert_eq!(wait(Some("Sun, 06 Nov 1994 08:51:37 GMT"), None), 0, "by our clock, too");
         assert_eq!((wait(None, date), wait(Some("soon"), date)), (30, 30));
+        assert_eq!((wait(Some("7.9"), date), wait(Some("-5"), date), wait(Some("NaN"), date)), (7, 30, 30));
+        assert!(wait(Some("99999999999999999999999"), date) > RETRY_AFTER_MAX.as_secs(), "longer than any");
+    }
+
+    #[test]
+    fn without_that_it_is_until_the_limit_begins_anew() {
+        let wait = |limit: &str, after: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            headers.insert("ratelimit", limit.parse().unwrap());
+            after.into_iter().for_each(|after| _ = headers.insert("retry-after", after.parse().unwrap()));
+            retry_after(&headers).as_secs()
+        };
+        assert_eq!(wait("\"api\";r=0;t=55", None), 56);
+        assert_eq!(wait("\"api\";r=0;t=55", Some("7")), 7);
+        assert_eq!(wait("\"burst\";r=0;t=9, \"day\"; r=0; t=200, \"pages\";r=3;t=400", None), 201);
+        for none in ["\"api\";r=12;t=55", "\"api\";r=0", "\"api\";r=0;t=-1", "t", ""] {
+            assert_eq!(wait(none, None), 30, "{none}");
+        }
     }
 }

@@ -675,6 +675,7 @@ fn broken_stalled_and_unavailable_answers_cost_their_range_only() {
     let faults = [
         Faults { break_every: 2, ..Faults::default() },
         Faults { stall_every: 4, ..Faults::default() },
+        Faults { crawl_every: 4, ..Faults::default() },
         Faults { unavailable: 6, ..Faults::default() },
     ];
     for faults in faults {
@@ -711,6 +712,25 @@ fn a_hub_that_asks_to_wait_is_waited_for_and_one_that_asks_too_long_is_said() {
     std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
     let text = bench.refused(Faults { limited: Some((99, "86400".to_owned())), ..Faults::default() });
     assert!(text.contains("asks to wait 86400 s") && text.contains("600 s are waited at most"), "{text}");
+}
+
+#[test]
+fn a_wait_that_a_hub_asks_for_is_in_sight_while_it_lasts() {
+    let bench = one_file(64 << 10);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { limited: Some((1, "1".to_owned())), ..Faults::default() });
+    let cancel = Cancel::default();
+    std::thread::scope(|scope| {
+        let head = scope.spawn(|| client.part(first(&plan), plan.repo_commit(), (0, 8), &cancel).unwrap());
+        let begun = Instant::now();
+        while cancel.hold_up().as_deref() != Some("it asks to wait 1 s") {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", cancel.hold_up());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(head.join().unwrap().len(), 8);
+    });
+    assert_eq!(cancel.hold_up(), None);
 }
 
 #[test]
@@ -962,7 +982,8 @@ fn a_token_that_is_refused_in_the_middle_is_said() {
     let mut settings = bench.settings();
     settings.token = Token::new(bench.hub.token());
     let text = chain(&bench.pull_with(&Client::new(settings), "hf.co/org/repo").unwrap_err());
-    assert!(text.contains("401") && text.contains("with the account that the token is of"), "{text}");
+    assert!(text.contains("answered 401") && text.contains(": Invalid credentials"), "{text}");
+    assert!(!text.contains("is not there"), "nothing is said of the repository: {text}");
     assert!(!text.contains(bench.hub.token()));
 }
 
@@ -987,7 +1008,7 @@ fn offline_nothing_is_asked_and_what_is_here_is_found() {
     let mut settings = bench.settings();
     settings.offline = Some("EXO_OFFLINE is set");
     let text = chain(&bench.pull_with(&Client::new(settings), "hf.co/org/repo").unwrap_err());
-    assert!(text.contains("exo is offline (EXO_OFFLINE is set)"), "{text}");
+    assert_eq!(text, "`hf.co/org/repo` is not on this machine, and exo is offline (EXO_OFFLINE is set)");
     assert_eq!(bench.hub.seen().len(), requests);
     let find = |text: &str| bench.options().on_disk(&text.parse::<Reference>().unwrap()).map(|f| f.path);
     assert_eq!(find("tiny:1b"), None);

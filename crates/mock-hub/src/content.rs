@@ -11,6 +11,8 @@ use crate::{File, State, api, lock};
 
 /// Longer than any client waits.
 const STALL: Duration = Duration::from_secs(25);
+/// Between two bytes: slow, and not so slow that it is given up for that alone.
+const CRAWL: Duration = Duration::from_micros(100);
 
 /// A request at a signed address: `/org/repo/path?signature=N.0`.
 pub(crate) fn answer_signed(request: &Request, state: &State, out: &mut impl Write) -> io::Result<bool> {
@@ -81,9 +83,13 @@ pub(crate) fn answer(
         return Ok(true);
     }
     let is_nth = |every: u64| every > 0 && number.is_multiple_of(every);
-    let sent =
-        if is_nth(faults.break_every) || is_nth(faults.stall_every) { bytes.len() / 2 } else { bytes.len() };
+    let is_cut = [faults.break_every, faults.stall_every, faults.crawl_every].into_iter().any(is_nth);
+    let mut sent = if is_cut { bytes.len() / 2 } else { bytes.len() };
     answer::write_slowly(out, &bytes[..sent], faults.bytes_per_s, &state.sent_bytes, &state.stop)?;
+    if is_nth(faults.crawl_every) {
+        answer::drip(out, &bytes[sent..], CRAWL)?;
+        sent = bytes.len();
+    }
     out.write_all(&vec![b'x'; faults.surplus])?;
     if is_nth(faults.stall_every) {
         answer::wait_until(Instant::now() + STALL);

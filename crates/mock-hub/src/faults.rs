@@ -25,6 +25,9 @@ pub struct Faults {
     pub break_every: u64,
     /// Every n-th answer with bytes of a file stops half way and says nothing more.
     pub stall_every: u64,
+    /// Every n-th answer with bytes of a file comes half way as fast as the others, and then with some KB a
+    /// second.
+    pub crawl_every: u64,
     /// The byte at this offset of every file is another one.
     pub wrong_byte_at: Option<u64>,
     /// The ETag is another one in every answer.

@@ -165,7 +165,7 @@ fn show_one(model: &FitView) {
     }
     match &model.terms {
         None if model.licence.is_empty() => {}
-        Some(terms) => ui::paragraph(format!("licence {}: {terms}", model.licence)),
+        Some(terms) => ui::paragraph(format!("licence {terms}")),
         None => ui::paragraph(format!("licence {}", model.licence)),
     }
     if let Some(best) = &model.best {

@@ -41,7 +41,12 @@ pub async fn find(name: &str) -> anyhow::Result<Option<CachedModel>> {
         }
         false => Err(anyhow::anyhow!(text)),
     };
-    let model = match exo_store::find_cached(&found, bare) {
+    // Ollama calls what it has of a hub `hf.co/…`; the others do not.
+    let named = match exo_store::find_cached(&found, name) {
+        Ok(None) => exo_store::find_cached(&found, bare),
+        named => named,
+    };
+    let model = match named {
         Ok(Some(model)) => model,
         Ok(None) => return Ok(None),
         Err(error) => return unusable(exo_accelerators::chain(&error)),

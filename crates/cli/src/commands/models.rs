@@ -219,14 +219,15 @@ pub async fn resolve(config: &Config, client: &Client, model: &str) -> anyhow::R
 /// The same for what is on this disk or known to the node; `None` for what would have to be fetched, or is no
 /// model.
 pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option<String>> {
-    let path = Path::new(model);
-    if matches!(model.parse::<Reference>(), Ok(Reference::Path(_))) {
-        return Ok(Some(add(client, path).await?.request_name().to_owned()));
-    }
-    if let Some(name) = known(client, model).await? {
+    let (path, is_path) = (Path::new(model), matches!(model.parse::<Reference>(), Ok(Reference::Path(_))));
+    let is_there = path.exists();
+    // A name may end as that of a file does: other programs' models are called `org/repo/file.gguf`.
+    if !(is_path && is_there)
+        && let Some(name) = known(client, model).await?
+    {
         return Ok(Some(name));
     }
-    if path.exists() {
+    if is_there {
         return Ok(Some(add(client, path).await?.request_name().to_owned()));
     }
     match super::found::find(model).await? {
@@ -234,6 +235,7 @@ pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option
             let added = add_as(client, &found.path, Some(&found.name)).await?;
             Ok(Some(added.request_name().to_owned()))
         }
+        None if is_path => Ok(Some(add(client, path).await?.request_name().to_owned())),
         None => Ok(None),
     }
 }

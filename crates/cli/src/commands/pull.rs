@@ -18,7 +18,7 @@ use exo_node::{DataDir, HeadReader, found_repo_view, repo_view};
 use exo_store::{CachedModel, DiskBudget, ModelRecord, Store};
 use serde_json::json;
 
-use super::asking::asking;
+use super::asking::{asking, asking_for};
 use super::interrupt::{FETCHING_MAX, INTERRUPTED, or_interrupt};
 use super::pulls::{self, Followed};
 use crate::args::{Json, Pull, Search, Show};
@@ -293,10 +293,9 @@ fn fetch_here(
         return Ok(here);
     }
     let client = exo_hub::Client::new(settings);
-    let spinner = ui::spinner();
-    spinner.set_message(format!("asking for {reference}"));
-    let plan = exo_hub::resolve(&client, reference, memory().as_ref(), cancel);
-    spinner.finish_and_clear();
+    let plan = asking_for(&reference.to_string(), cancel, || {
+        exo_hub::resolve(&client, reference, memory().as_ref(), cancel)
+    })?;
     let plan = match plan {
         Err(error) if error.is_line_away() => match options.on_disk(reference) {
             Some(here) => {
@@ -324,9 +323,11 @@ fn fetch_here(
     let _room = budget.take(None, plan.missing_bytes(&options.root))?;
     let bar = ui::bar(
         plan.bytes(),
-        "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {msg}",
+        "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}{time_left}  {msg}",
     );
+    let mut lines = ui::WaitLines::begin();
     let fetched = exo_hub::fetch(&client, &plan, options, cancel, &mut |p: &Progress| {
+        lines.tell(&pulls::fetched_text(reference, p.done_bytes, p.total_bytes));
         bar.set_position(p.done_bytes);
         bar.set_message(format!("{} ({} ranges)", exo_types::printable(&p.file, 60), p.ranges));
     });

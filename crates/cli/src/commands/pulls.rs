@@ -175,7 +175,7 @@ async fn leave(client: &Client, began: &Began) -> anyhow::Result<Followed> {
     Ok(Followed::Ended)
 }
 
-const BAR: &str = "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left  {msg}";
+const BAR: &str = "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}{time_left}  {msg}";
 
 async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Result<Followed> {
     let (mut is_announced, mut removed, mut lines) = (false, 0, ui::WaitLines::begin());
@@ -205,14 +205,7 @@ async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Res
             _ => state_text(&pull),
         };
         lines.tell(&match (&pull.state, pull.total_bytes) {
-            (PullState::Fetching, Some(total)) => {
-                format!(
-                    "fetches {}: {} of {}",
-                    pull.reference,
-                    ui::bytes(pull.verified_bytes),
-                    ui::bytes(total)
-                )
-            }
+            (PullState::Fetching, Some(total)) => fetched_text(&pull.reference, pull.verified_bytes, total),
             _ => format!("{}: {text}", pull.reference),
         });
         bar.set_message(text);
@@ -225,6 +218,11 @@ async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Res
             _ => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
+}
+
+/// How far a download is, where no bar shows it.
+pub fn fetched_text(reference: &impl std::fmt::Display, done_bytes: u64, total_bytes: u64) -> String {
+    format!("fetches {reference}: {} of {}", ui::bytes(done_bytes), ui::bytes(total_bytes))
 }
 
 /// What went to make room. Another machine has it, or it would not have gone.

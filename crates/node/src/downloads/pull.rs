@@ -175,10 +175,9 @@ impl Pull {
         shared.changed();
     }
 
-    /// Of a hub that has not answered yet, which try this is.
-    fn show_tries(&self, shared: &DownloadsInner, failed: Option<(u32, u32)>) {
-        let text =
-            failed.map(|(failed, max)| format!("asks the hub: no answer yet, try {} of {max}", failed + 1));
+    /// Of a hub that has not answered yet, why.
+    fn show_hold_up(&self, shared: &DownloadsInner, why: Option<String>) {
+        let text = why.map(|why| format!("asks the hub: {why}"));
         let is_other = |view: &PullView| view.state == PullState::Resolving && view.error != text;
         if is_other(&self.lock().view) {
             self.show(shared, |view| view.error = text);
@@ -697,7 +696,7 @@ async fn attempt(
     let fetched = loop {
         tokio::select! {
             fetched = &mut work => break fetched,
-            _ = look.tick() => pull.show_tries(shared, cancel.failed_tries()),
+            _ = look.tick() => pull.show_hold_up(shared, cancel.hold_up()),
             _ = wish.changed(), if !is_wish_new => { is_wish_new = true; cancel.cancel() }
             _ = stop.wait_for(|stop| *stop), if !cancel.is_cancelled() => cancel.cancel(),
         }
