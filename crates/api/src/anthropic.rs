@@ -11,7 +11,7 @@ pub mod request;
 pub mod stream;
 
 pub use answer::{ContentBlock, Message, MessageEvent, MessageUsage, StopReason, TokenCount};
-pub use error::{MessagesError, MessagesErrorDetail};
+pub use error::{MessagesError, MessagesErrorCause, MessagesErrorDetail};
 pub use models::{ModelInfo, ModelPage, PageQuery};
 pub use request::{MessagesRequest, Thoughts, part_name};
 pub use stream::MessageStream;

@@ -105,6 +105,17 @@ pub fn unknown_choice(kind: &str) -> BadParam {
     BadParam::unsupported("tool_choice.type", message)
 }
 
+/// The tool as the template prints it: as it was sent, without what is for us.
+pub fn shown_to_the_model(tool: &Value) -> Value {
+    let mut shown = tool.clone();
+    for place in ["", "/function"] {
+        if let Some(words) = shown.pointer_mut(place).and_then(Value::as_object_mut) {
+            words.retain(|word, _| !["strict", "cache_control"].contains(&word.as_str()));
+        }
+    }
+    shown
+}
+
 /// What is sent for a tool that takes nothing.
 pub fn no_parameters() -> Value {
     json!({"type": "object", "properties": {}})

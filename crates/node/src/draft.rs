@@ -57,6 +57,7 @@ enum DraftJob {
 /// What a draft model is and holds, to show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DraftFacts {
+    /// The model's.
     pub name: String,
     /// Memory of its weights.
     pub weight_bytes: u64,

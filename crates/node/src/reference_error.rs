@@ -7,6 +7,7 @@ use exo_store::NoRoom;
 /// Why a reference could not be looked at.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ReferenceError {
     #[error(transparent)]
     Hub(#[from] HubError),

@@ -120,7 +120,8 @@ impl ApiError {
 
     /// As Anthropic's clients read it.
     pub fn anthropic_body(&self, request_id: &str) -> MessagesError {
-        MessagesError::new(self.status.as_u16(), self.code, self.message.clone(), request_id.to_owned())
+        let (status, param) = (self.status.as_u16(), self.param.as_deref());
+        MessagesError::new(status, self.code, param, self.message.clone(), request_id.to_owned())
     }
 
     /// As Ollama's clients read it.

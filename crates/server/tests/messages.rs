@@ -82,6 +82,11 @@ async fn errors_have_the_dialects_shape_on_every_way() {
     let long = server.messages("small", "").await;
     assert_eq!(error(&long), "400 invalid_request_error context_length_exceeded");
     assert!(long.body.contains("prompt is too long: 9000 tokens > 4095 maximum"), "{}", long.body);
+    assert_eq!(long.json()["error"].get("details"), None);
+    let thread = server.messages("good", r#","thread":{"type":"create"}"#).await;
+    assert_eq!(error(&thread), "400 invalid_request_error unsupported_parameter");
+    let details = json!({"error_code": "thread_unsupported_request"});
+    assert_eq!(thread.json()["error"]["details"], details, "runners of tools go on without one");
     let late = server.messages("breaks", STREAM).await;
     let (_, failed) = late.body.split_once("event: error\ndata: ").unwrap();
     let failed: Value = serde_json::from_str(failed.trim()).unwrap();

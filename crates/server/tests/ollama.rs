@@ -169,6 +169,24 @@ async fn a_result_answers_the_call_of_its_tool() {
 }
 
 #[tokio::test]
+async fn calls_and_tools_that_were_openais_pass() {
+    let server = start().await;
+    // As Open WebUI sends a call back, and LiteLLM a tool on.
+    let body = r#"{"model":"good","stream":false,"messages":[
+        {"role":"user","content":"Hi"},
+        {"role":"assistant","content":"","tool_calls":[{"index":0,"id":"call_1","function":{"name":"a","arguments":{}}}]},
+        {"role":"tool","tool_call_id":"call_1","content":"1"}],
+        "tools":[{"type":"function","cache_control":{"type":"ephemeral"},"function":{"name":"a","strict":true}}]}"#;
+    let answer = server.post(CHAT, body).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let asked = server.fake.last.lock().unwrap().clone().unwrap();
+    let tools = asked.tools.unwrap();
+    assert!(tools.definitions[0].is_strict);
+    let shown = json!({"type": "function", "function": {"name": "a"}});
+    assert_eq!(tools.definitions[0].definition, shown, "the model is not shown what is for us");
+}
+
+#[tokio::test]
 async fn models_are_told_of_and_not_changed() {
     let server = start().await;
     let tags = server.get("/api/tags").await.json();

@@ -25,11 +25,21 @@ pub struct MessagesErrorDetail {
     pub message: String,
     /// Extension: stable, for programs, the same as in every dialect.
     pub code: String,
+    /// Only where the vendor's packages act on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub details: Option<MessagesErrorCause>,
+}
+
+/// What the vendor's packages look for before they go on in another way by themselves.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct MessagesErrorCause {
+    /// Always `thread_unsupported_request`: the whole conversation is to be sent, without `thread`.
+    pub error_code: String,
 }
 
 impl MessagesError {
-    /// Of an answer of this status.
-    pub fn new(status: u16, code: &str, message: String, request_id: String) -> Self {
+    /// Of an answer of this status; `param` is the field to change.
+    pub fn new(status: u16, code: &str, param: Option<&str>, message: String, request_id: String) -> Self {
         let kind = match status {
             401 => "authentication_error",
             403 => "permission_error",
@@ -41,7 +51,10 @@ impl MessagesError {
             500.. => "api_error",
             _ => "invalid_request_error",
         };
-        let error = MessagesErrorDetail { kind: kind.to_owned(), message, code: code.to_owned() };
+        // Runners of tools ask for a thread unasked, and go on without one only at this.
+        let details = (param == Some("thread"))
+            .then(|| MessagesErrorCause { error_code: "thread_unsupported_request".to_owned() });
+        let error = MessagesErrorDetail { kind: kind.to_owned(), message, code: code.to_owned(), details };
         Self { kind: "error".to_owned(), error, request_id }
     }
 }

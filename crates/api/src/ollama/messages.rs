@@ -8,7 +8,7 @@ use crate::request::MESSAGES_MAX;
 use crate::table::OLLAMA_CHAT;
 use crate::tools::{
     CALLS_MAX, LONG_NAME_LEN_MAX, TOOLS_MAX, check_distinct, check_function, check_name, check_parameters,
-    no_parameters, tool_call,
+    no_parameters, shown_to_the_model, tool_call,
 };
 
 /// The conversation. Results name no call in this dialect: each answers the first call that has no answer
@@ -99,20 +99,23 @@ pub fn take_tools(fields: &mut Fields) -> Result<Vec<ToolDefinition>, BadParam> 
 }
 
 fn take_tool(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
-    let definition = tool.clone();
+    let definition = shown_to_the_model(&tool);
     let mut fields = Fields::new(tool, path)?;
     let kind: Option<String> = fields.take("type", "a string")?;
     kind.map_or(Ok(()), |kind| check_function(fields.name("type"), &kind))?;
     let name = fields.name("function");
     let function = fields.take_value("function").ok_or_else(|| BadParam::missing(&name))?;
+    OLLAMA_CHAT.check(&mut fields, "tools[].")?;
     fields.finish()?;
     let mut function = Fields::new(function, &name)?;
     let (name_field, parameters_field) = (function.name("name"), function.name("parameters"));
     let name: String = function.take_required("name", "a string")?;
     check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;
     let _: Option<String> = function.take("description", "a string")?;
+    let is_strict = function.take("strict", "true or false")?.unwrap_or(false);
     let parameters = function.take_value("parameters").unwrap_or_else(no_parameters);
+    OLLAMA_CHAT.check(&mut function, "tools[].function.")?;
     function.finish()?;
     check_parameters(&parameters_field, &parameters)?;
-    Ok(ToolDefinition { name, definition, parameters, is_strict: false })
+    Ok(ToolDefinition { name, definition, parameters, is_strict })
 }

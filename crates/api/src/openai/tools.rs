@@ -8,8 +8,8 @@ use crate::generate::{ToolCall, ToolDefinition, Tools};
 use crate::table;
 use crate::tools::{
     CALLS_MAX, NAME_LEN_MAX, TOOLS_MAX, ToolChoice, arguments_of, check_distinct, check_function,
-    check_known, check_name, check_parameters, choice_word, no_parameters, take_allowed, tool_call,
-    unknown_choice,
+    check_known, check_name, check_parameters, choice_word, no_parameters, shown_to_the_model, take_allowed,
+    tool_call, unknown_choice,
 };
 
 /// Reads the three fields. `None` where the answer may not call anything.
@@ -44,17 +44,6 @@ fn definition_of(value: Value, path: &str) -> Result<ToolDefinition, BadParam> {
     function.finish()?;
     check_parameters(&parameters_field, &parameters)?;
     Ok(ToolDefinition { name, definition: shown, parameters, is_strict })
-}
-
-/// The tool as the template prints it: as it was sent, without what is for us.
-fn shown_to_the_model(tool: &Value) -> Value {
-    let mut shown = tool.clone();
-    for place in ["", "/function"] {
-        if let Some(words) = shown.pointer_mut(place).and_then(Value::as_object_mut) {
-            words.retain(|word, _| !["strict", "cache_control"].contains(&word.as_str()));
-        }
-    }
-    shown
 }
 
 fn choice_of(choice: Option<Value>, tools: &[ToolDefinition]) -> Result<ToolChoice, BadParam> {

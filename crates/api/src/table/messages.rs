@@ -31,6 +31,7 @@ const MESSAGES_FIELDS: &[Field] = &[
     field("container", Refused(&[]), "no code runs here"),
     field("diagnostics", Hint, "what was read before is counted in `usage`"),
     field("inference_geo", Refused(&[]), "the cluster is where it is"),
+    field("thread", Refused(&[]), "send the whole conversation; the vendor's packages do so by themselves"),
 ];
 
 const PROMPT_FIELDS: &[Field] = &[

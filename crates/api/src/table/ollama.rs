@@ -35,6 +35,7 @@ const CHAT_FIELDS: &[Field] = &[
     field("messages[].tool_calls", Honoured, "of the assistant"),
     field("messages[].tool_calls[].id", Honoured, ""),
     field("messages[].tool_calls[].type", Hint, ""),
+    field("messages[].tool_calls[].index", Hint, "answers have it in `function`"),
     field("messages[].tool_calls[].function", Honoured, ""),
     field("messages[].tool_calls[].function.name", Honoured, ""),
     field("messages[].tool_calls[].function.arguments", Honoured, "an object"),
@@ -51,6 +52,13 @@ const CHAT_FIELDS: &[Field] = &[
         Honoured,
         "at most 512; where the model's template has a form for calls that is recognised; with `format`, an answer that calls none is of it",
     ),
+    field("tools[].cache_control", Hint, "what was read before is found by itself"),
+    field(
+        "tools[].function.strict",
+        Honoured,
+        "extension; true: arguments keep to the schema wholly, or the request is refused",
+    ),
+    field("tools[].function.cache_control", Hint, "what was read before is found by itself"),
 ];
 
 const GENERATE_FIELDS: &[Field] = &[

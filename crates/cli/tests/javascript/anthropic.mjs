@@ -1,6 +1,7 @@
 // Messages through Anthropic's own package.
 
 import Anthropic from "@anthropic-ai/sdk";
+import { betaZodTool } from "@anthropic-ai/sdk/helpers/beta/zod";
 import { zodOutputFormat } from "@anthropic-ai/sdk/helpers/zod";
 import { z } from "zod";
 import { check, checkWeather, firstOf, node, question, refused, weather } from "./check.mjs";
@@ -50,6 +51,21 @@ async function parallel() {
   check("two results go back", ["max_tokens", "end_turn"].includes(again.stop_reason), again);
 }
 
+// It asks for a thread on the server by itself, and goes on without one where there is none.
+async function runner() {
+  const ran = [];
+  const tool = betaZodTool({
+    name: "get_weather",
+    description: "The weather.",
+    inputSchema: z.object({ city: z.enum(["Rome", "Oslo"]) }),
+    run: ({ city }) => ran.push(city) && "Sun.",
+  });
+  const choice = { type: "any", disable_parallel_tool_use: true };
+  const calling = { ...asked, max_tokens: 150, tools: [tool], tool_choice: choice, max_iterations: 2 };
+  const last = await client.beta.messages.toolRunner(calling);
+  check("a runner of tools", ran.length === 2 && last.stop_reason === "tool_use", ran, last);
+}
+
 async function typed() {
   const Person = z.object({ name: z.enum(["Ann", "Bob"]), colour: z.enum(["red", "green"]) });
   const format = { output_config: { format: zodOutputFormat(Person) } };
@@ -84,5 +100,5 @@ async function errors() {
   check("models", listed === 1, listed);
 }
 
-for (const part of [texts, rounds, parallel, typed, thinking, errors]) await part();
+for (const part of [texts, rounds, parallel, runner, typed, thinking, errors]) await part();
 console.log("ok");
