@@ -237,9 +237,6 @@ impl Scenario {
             starts_ms: if is_founded { STARTS_MS } else { STARTS_JOINING_MS },
             until: Time::from_millis(1000 * choice.seconds.unwrap_or(SECONDS)),
         };
-        if scenario.lead_claimed_from().is_some() {
-            scenario.asks.retain(|ask| !matches!(ask.what, AskWhat::RemoveNode { .. }));
-        }
         if choice.seconds.is_none() {
             scenario.until = scenario.until.max(scenario.calm_from() + BEHIND_FAULTS);
         }
@@ -368,7 +365,7 @@ fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<
         faults.retain(|fault| is_founded || !matches!(fault.kind, FaultKind::SetWallClock { .. }));
     }
     // By itself: what else goes wrong may cost a coordinator its lead.
-    if kind == Kind::Lies && mix(seed, DrawFor::Scenario, 75).per_cent(20) {
+    if is_about_lead(seed, kind) {
         let count = mix(seed, DrawFor::Scenario, 76).between(10, 100) as usize;
         faults = faults::claims_of_lead(seed, count, CLAIMS_OF_LEAD_MS.0, CLAIMS_OF_LEAD_MS.1);
     }
@@ -424,7 +421,15 @@ fn asks(
     if kind == Kind::Lies {
         asks.extend(of_admins(seed, nodes));
     }
+    if is_about_lead(seed, kind) {
+        asks.retain(|ask| !matches!(ask.what, AskWhat::RemoveNode { .. }));
+    }
     asks
+}
+
+/// Whether a member says in this run that it leads.
+fn is_about_lead(seed: u64, kind: Kind) -> bool {
+    kind == Kind::Lies && mix(seed, DrawFor::Scenario, 75).per_cent(20)
 }
 
 /// People place and unload while things go wrong: what they are told is done must last.

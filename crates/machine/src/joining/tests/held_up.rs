@@ -185,7 +185,7 @@ fn who_waited_for_the_stranger_that_this_node_waited_for_has_its_time_anew() {
     assert!(of_liar > 5 && of_honest > 2, "{of_liar} and {of_honest} questions");
 }
 
-/// Somebody announces the honest node at the liar's address, and the honest one says after a while where it is.
+/// The honest node is announced at the liar's address, and says after a while where it is.
 #[test]
 fn who_is_announced_where_another_stalls_has_its_time_anew_as_well() {
     let keys = keys(2);
