@@ -171,7 +171,7 @@ fn a_member_that_forges_entries_snapshots_and_leading_changes_neither_members_no
         let (index, hash, ancestors) = (1 << 20, [9; 32], Vec::new());
         link.say(&ControlMessage::Log(LogMessage::Snapshot { epoch, index, hash, ancestors, state })).await;
         let log_end = LogEnd { trust: 1000, epoch: 1 << 10, index: 1 << 20 };
-        let rank = Rank { served: 1000, log: log_end, uptime_class: 20, mains_power: true };
+        let rank = Rank { majority: true, served: 1000, log: log_end, uptime_class: 20, mains_power: true };
         let heartbeat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
         let message = Message { epoch: Some(epoch), incarnation: 77, body: Body::Announce(heartbeat) };
         link.say(&ControlMessage::Membership(message.encode())).await;

@@ -275,9 +275,10 @@ struct Stranger {
     has_refused: bool,
     /// Its last answer was a refusal.
     is_refusing: bool,
-    /// Since when it answers that it should be asked later. Silence in between ends nothing: who is silent
-    /// now and then would have its time anew each time, and hold up whoever waits for it.
-    later_since: Option<Time>,
+    /// Since when it answers that it should be asked later, and where it last did. Silence in between ends
+    /// nothing: who is silent now and then would have its time anew each time, and hold up whoever waits for
+    /// it.
+    later: Option<(Time, IpAddr)>,
     /// How it refused when a person was last told.
     told: Option<Notice>,
     /// When that was, in seconds since 1970.
@@ -550,7 +551,7 @@ impl Joining {
             failures: 0,
             has_refused: false,
             is_refusing: false,
-            later_since: None,
+            later: None,
             told: None,
             told_unix_s: 0,
             proven: None,

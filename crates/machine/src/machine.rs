@@ -745,7 +745,12 @@ impl NodeMachine {
 }
 
 fn membership(config: &MachineConfig, epoch: Option<Epoch>, now: Time) -> Membership {
-    let run = exo_membership::Config { incarnation: config.incarnation, ..Default::default() };
+    let run = exo_membership::Config {
+        incarnation: config.incarnation,
+        #[cfg(feature = "planted")]
+        yields: config.planted == Some(crate::planted::Bug::YieldsToAnyone),
+        ..Default::default()
+    };
     Membership::new(run, config.me, exo_membership::Persisted { epoch }, now)
 }
 

@@ -84,6 +84,8 @@ pub enum Bug {
     WindowByClockAlone,
     /// A node that is not new any more asks whom it finds to let it in.
     AlwaysNew,
+    /// A coordinator that a majority follows yields to whoever announces a higher epoch.
+    YieldsToAnyone,
     /// One of a scheduler.
     Scheduler(SchedulerBug),
 }

@@ -34,6 +34,9 @@ pub struct Config {
     pub stagger: Duration,
     /// Least time between two announcements by one coordinator.
     pub epoch_age_min: Duration,
+    /// A planted bug: a majority of followers keeps no lead.
+    #[cfg(feature = "planted")]
+    pub yields: bool,
 }
 
 impl Default for Config {
@@ -51,6 +54,8 @@ impl Default for Config {
             patience: ms(3000),
             stagger: ms(600),
             epoch_age_min: ms(1000),
+            #[cfg(feature = "planted")]
+            yields: false,
         }
     }
 }

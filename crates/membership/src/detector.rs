@@ -45,6 +45,8 @@ pub(crate) struct Peer {
     /// `None` also after this node was frozen: what was said before may no longer hold.
     pub said: Option<LastHeartbeat>,
     pub next_beat: Time,
+    /// When it was last said that this peer claims a lead that it is refused.
+    pub refused_at: Option<Time>,
 }
 
 /// What a message tells of the process that sent it.
@@ -73,6 +75,7 @@ impl Peer {
             alive_since: now,
             said: None,
             next_beat: now,
+            refused_at: None,
         }
     }
 

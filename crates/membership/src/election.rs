@@ -185,6 +185,11 @@ impl Membership {
         self.peers.values().filter(|p| p.follows(self.epoch)).count()
     }
 
+    /// Whether more than half of the members, this coordinator included, hold a lease of its epoch.
+    pub(crate) fn has_majority(&self) -> bool {
+        self.is_leading() && 2 * (self.follower_count() + 1) > self.peers.len() + 1
+    }
+
     /// This node's standing. A coordinator's side are the members that follow it. Candidates count themselves
     /// only: what each has heard so far differs, and they must agree on who is best.
     pub(crate) fn rank(&self) -> Rank {
@@ -192,6 +197,7 @@ impl Membership {
         let members = u32::try_from(followers).unwrap_or(u32::MAX).saturating_add(1);
         let minutes = self.now.since(self.started).as_secs() / 60 + 1;
         Rank {
+            majority: self.has_majority(),
             // What a coordinator that was away knows of is of the past: who served meanwhile goes on.
             served: if self.was_away { 0 } else { members.saturating_add(self.instances_served) },
             log: self.log,

@@ -1,11 +1,16 @@
 //! What a heartbeat means for who leads: adoption, and the meeting of two halves.
 
+use std::time::Duration;
+
 use exo_types::{Epoch, NodeId};
 
 use crate::NodeStatus;
 use crate::detector::LastHeartbeat;
 use crate::machine::{ElectionState, Membership};
 use crate::message::{Heartbeat, Role};
+
+/// That a member says in vain that it leads is logged this often.
+const REFUSED_SAID_EVERY: Duration = Duration::from_secs(60);
 
 impl Membership {
     /// A heartbeat or an announcement came from a living member.
@@ -94,14 +99,38 @@ impl Membership {
         self.follower_count() == 0 && long_heard && said.epoch.is_some_and(|e| !lives(e.key))
     }
 
-    /// Two halves meet: the side that serves more wins and announces the higher counter plus one.
+    /// Two halves meet: the side with a majority of the members wins; where neither has one, the side that
+    /// serves more wins and announces the higher counter plus one.
     fn meet_leader(&mut self, from: NodeId, said: LastHeartbeat, announced: bool) {
         let Some(theirs) = said.epoch else { return };
+        let keeps_lead = self.has_majority();
+        #[cfg(feature = "planted")]
+        let keeps_lead = keeps_lead && !self.config.yields;
+        if keeps_lead {
+            return self.refuse_lead(from, theirs);
+        }
         let they_win = (said.rank, from) > (self.rank(), self.me);
         match Some(theirs) > self.epoch {
             true if they_win || announced => self.adopt(theirs),
             _ if !they_win => self.raise_epoch(said.epoch),
+            // It will not begin another epoch on the word of one that says that it leads.
+            _ if said.rank.majority => {
+                self.stop_leading();
+                self.election = ElectionState::Seeking { clear_since: None };
+            }
             _ => {} // they win under a lower epoch: their announcement comes
+        }
+    }
+
+    /// This node leads a majority of the members, so no other does: who says that it leads is what was cut
+    /// off, and stands down when it hears this node, or lies. A lie leads to nothing, not even to an epoch
+    /// above the one that it claims.
+    fn refuse_lead(&mut self, from: NodeId, theirs: Epoch) {
+        let (now, own) = (self.now, self.epoch);
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        if peer.refused_at.is_none_or(|at| now.since(at) >= REFUSED_SAID_EVERY) {
+            peer.refused_at = Some(now);
+            tracing::warn!(target: "events::lead", peer = %from, epoch = %theirs, own = ?own, "a member says that it leads, and most members follow this node: refused");
         }
     }
 

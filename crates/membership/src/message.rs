@@ -60,6 +60,9 @@ pub enum Role {
 /// `log` comes first. The node's key decides last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 pub struct Rank {
+    /// Of a coordinator: more than half of the members, itself included, follow it. No two can say so truly
+    /// for long.
+    pub majority: bool,
     /// Members on its side, itself included (of a candidate: itself alone), plus running instances it serves.
     pub served: u32,
     /// How much of the cluster's logs is on its disk.

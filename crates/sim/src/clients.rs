@@ -341,6 +341,13 @@ impl Clients {
         self.runs.insert(client.index, (client, run));
     }
 
+    /// A request was refused before it was started.
+    pub fn refused(&mut self, index: usize, why: &str, now: Time) {
+        if let Some((_, run)) = self.runs.get_mut(&index) {
+            run.ended = Some((now, ClientEnd::Failed(why.to_owned())));
+        }
+    }
+
     /// A request by its stream.
     pub fn by_stream(&self, stream: StreamId) -> Option<&(Client, RequestRecord)> {
         self.runs.get(&(stream.0 as usize))

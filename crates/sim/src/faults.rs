@@ -471,6 +471,9 @@ const WINDOWS_FROM: usize = 800;
 /// The first number of a restart or a clock that is set beside it.
 const RESTARTS_FROM: usize = 900;
 
+/// The first number of a claim of the lead.
+const CLAIMS_FROM: usize = 1000;
+
 /// The faults of a seed: so many, between these times.
 pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
     let one = |index| {
@@ -516,6 +519,17 @@ pub fn lies(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> 
             false => FaultKind::Withhold { node: own.node(2), lasting: own.lasting() },
         };
         Fault { index: LIES_FROM + index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+    };
+    (0..count).map(one).collect()
+}
+
+/// A member says again and again that it leads, in a run of a seed.
+pub fn claims_of_lead(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
+    let liar = Own { seed, index: CLAIMS_FROM }.node(2);
+    let one = |index| {
+        let own = Own { seed, index: CLAIMS_FROM + index };
+        let kind = FaultKind::Lie { liar, to: 0, lie: Lie::TakesLead };
+        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
     };
     (0..count).map(one).collect()
 }

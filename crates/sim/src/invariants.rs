@@ -47,6 +47,7 @@ impl std::fmt::Debug for Invariant {
 pub const ALL: &[Invariant] = &[
     Invariant { name: "one_leader_per_epoch", check: epochs::one_leader_per_epoch },
     Invariant { name: "who_cannot_write_steps_aside", check: epochs::who_cannot_write_steps_aside },
+    Invariant { name: "a_majority_keeps_its_coordinator", check: epochs::a_majority_keeps_its_coordinator },
     Invariant { name: "announced_is_durable", check: durable::announced_is_durable },
     Invariant { name: "acknowledged_is_kept", check: logs::acknowledged_is_kept },
     Invariant { name: "logs_agree", check: logs::logs_agree },

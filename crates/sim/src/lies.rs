@@ -7,10 +7,12 @@ use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::{ControlMessage, LogMessage};
 use exo_cluster::{Event, RemoveReason, State};
 use exo_machine::{LinkId, Outgoing, Purpose, TrustMessage, TrustNews};
+use exo_membership::{Body, Heartbeat, LogEnd, Message, Rank, Role};
 use exo_trust::{Act, Entry, EntryId, Statement, TrustLog};
-use exo_types::{InstanceId, LogHead, NodeId};
+use exo_types::{Epoch, InstanceId, LogHead, NodeId};
 
 use crate::net::EndState;
+use crate::node::Node;
 use crate::world::World;
 
 /// What is said.
@@ -40,10 +42,12 @@ pub enum Lie {
     BadEntry,
     /// To have a log longer than all others'.
     LongLog,
+    /// To all that it leads, in a later epoch than any: by runs of its own.
+    TakesLead,
 }
 
 impl Lie {
-    /// All of them.
+    /// Those that are drawn.
     pub const ALL: [Self; 12] = [
         Self::Appointed,
         Self::RemovedFounder,
@@ -74,6 +78,41 @@ impl World {
         for message in self.lie_in_messages(liar, lie) {
             self.send(liar, link, Outgoing::Control(Arc::new(message)));
         }
+    }
+
+    /// A node says to all that it leads. Only beside a coordinator that most members follow: where there is
+    /// none, anybody may come to lead.
+    pub(crate) fn take_lead(&mut self, liar: usize) {
+        let Some(epoch) = self.led_by_most().filter(|epoch| epoch.key != self.nodes[liar].id) else { return };
+        let Some(began) = self.nodes[liar].process.as_ref().map(|process| process.began) else { return };
+        let own = &self.nodes[liar];
+        let log = LogEnd { trust: u64::MAX, epoch: epoch.counter + 1, index: u64::MAX };
+        let rank = Rank { majority: true, served: u32::MAX, log, uptime_class: u8::MAX, mains_power: true };
+        let beat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
+        let claimed = Epoch { counter: epoch.counter + 1, key: own.id };
+        let incarnation = own.incarnation(began);
+        let bodies = [Body::Announce(beat.clone()), Body::Heartbeat(beat)];
+        let messages =
+            bodies.map(|body| Message { epoch: Some(claimed), incarnation, body }).map(|said| said.encode());
+        for to in (0..self.nodes.len()).filter(|to| *to != liar) {
+            let Some(link) = self.link_to_lie(liar, to, Purpose::Control) else { continue };
+            for bytes in &messages {
+                let message = ControlMessage::Membership(bytes.clone());
+                self.send(liar, link, Outgoing::Control(Arc::new(message)));
+            }
+        }
+        self.fired("lead claimed");
+    }
+
+    /// The epoch whose coordinator most members follow, if there is one.
+    fn led_by_most(&self) -> Option<Epoch> {
+        let led = |node: &Node| Some(node.process.as_ref()?.machine.leader()?.0);
+        let epochs: Vec<Epoch> = self.nodes.iter().filter_map(led).collect();
+        let followed = |epoch: &Epoch| epochs.iter().filter(|other| *other == epoch).count();
+        let epoch = epochs.iter().copied().max_by_key(followed)?;
+        let members = self.nodes[self.names.index(epoch.key)?].disk.content().trust.view().members().len();
+        // Among those that follow may be the liar.
+        (2 * (followed(&epoch) - 1) > members).then_some(epoch)
     }
 
     /// An open link between two that run.
@@ -125,6 +164,7 @@ impl World {
             Lie::Garbage => vec![ControlMessage::Trust(vec![0xff; 40])],
             Lie::Snapshot => self.snapshot_of_nothing(liar),
             Lie::BadEntry => self.bad_entry(liar),
+            Lie::TakesLead => Vec::new(), // see `take_lead`
             Lie::LongLog => vec![
                 ControlMessage::Log(LogMessage::Pull { index: 1 << 20, hash: [9; 32] }),
                 ControlMessage::Log(LogMessage::Tail {

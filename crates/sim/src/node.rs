@@ -234,6 +234,11 @@ impl Node {
         }
     }
 
+    /// Which run of the node's process this life is that began then.
+    pub fn incarnation(&self, began: Time) -> u64 {
+        EPOCH_UNIX_S * 1000 + began.0 / 1000 + u64::from(self.life)
+    }
+
     fn config(&self, seed: u64, speculation: Speculation, now: Time) -> MachineConfig {
         let mut chance = [0; 32];
         for (part, bytes) in chance.chunks_mut(8).enumerate() {
@@ -256,7 +261,7 @@ impl Node {
             },
             speculation,
             unload_idle_after: None,
-            incarnation: EPOCH_UNIX_S * 1000 + now.0 / 1000 + u64::from(self.life),
+            incarnation: self.incarnation(now),
             seed: chance,
             #[cfg(feature = "planted")]
             planted: None,

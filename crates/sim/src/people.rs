@@ -8,6 +8,7 @@ use exo_trust::Act;
 use exo_types::{NodeId, RequestId};
 
 use crate::clients::{self, AskWhat, ClientEnd, ReadBacklog, ReadProgress};
+use crate::node::Node;
 use crate::shape::instance_request;
 use crate::upheaval::SERVES_WITHIN;
 use crate::world::{Event, World, WorldEvent};
@@ -19,9 +20,12 @@ const ASKS_MAX: u32 = 30;
 const PROBE_EVERY: Duration = Duration::from_secs(2);
 
 impl World {
-    /// Nodes that have the model.
-    fn holders(&self) -> Vec<NodeId> {
-        self.nodes.iter().filter(|node| node.has_model).map(|node| node.id).collect()
+    /// Members of a node's cluster that have the model.
+    fn holders(&self, asked: usize) -> Vec<NodeId> {
+        let own = self.nodes[asked].id;
+        let members = self.nodes[asked].disk.content().trust.view().members();
+        let is_known = |node: &&Node| node.has_model && (node.id == own || members.contains_key(&node.id));
+        self.nodes.iter().filter(is_known).map(|node| node.id).collect()
     }
 
     /// The first node from `wanted` on that runs.
@@ -49,7 +53,11 @@ impl World {
         if run.ended.is_some() {
             return;
         }
-        let (driver, holders) = (self.nodes[node].id, self.holders());
+        let (driver, holders) = (self.nodes[node].id, self.holders(node));
+        if holders.is_empty() {
+            // What is around the machine refuses the name of a model that no member has.
+            return self.clients.refused(index, "no member has the model", self.now);
+        }
         let request = Box::new(client.start(driver, self.scenario.stages_min, holders));
         let (stream, cancel) = (client.stream(), client.cancel);
         if let Some((after, choice)) = cancel {
@@ -173,7 +181,7 @@ impl World {
     pub(crate) fn person_at(&mut self, node: usize, index: usize, times: u32) {
         let question = match self.scenario.asks[index].what {
             AskWhat::Place => {
-                let request = instance_request(self.scenario.stages_min, self.holders());
+                let request = instance_request(self.scenario.stages_min, self.holders(node));
                 Question::Coordinator(Box::new(ControlAsk::Place(request)))
             }
             AskWhat::Drain { node: whom, drain } => {

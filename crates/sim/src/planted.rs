@@ -201,6 +201,14 @@ pub const PLANTED: &[Planted] = &[
         kind: Kind::Window,
     },
     Planted {
+        name: "yields-to-anyone",
+        what: "a coordinator that a majority follows yields to whoever announces a higher epoch",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::YieldsToAnyone,
+        invariants: &["a_majority_keeps_its_coordinator"],
+        kind: Kind::Lies,
+    },
+    Planted {
         name: "no-resend",
         what: "a follower that has lost a part of the log is not sent it again",
         #[cfg(feature = "planted")]

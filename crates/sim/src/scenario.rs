@@ -11,6 +11,8 @@ use exo_types::Time;
 use crate::clients::{self, Ask, AskWhat, Client};
 use crate::draw::{Draw, DrawFor, Draws, mix};
 use crate::faults::{self, Fault, FaultKind};
+use crate::lies::Lie;
+use crate::strangers::Trick;
 use crate::windows::{WindowCase, Windows};
 
 /// What a run is about.
@@ -164,6 +166,8 @@ const CLIENTS_MS: (u64, u64) = (500, 40_000);
 const CLIENTS_QUIET_MS: (u64, u64) = (6_000, 40_000);
 /// A node that somebody waits for joins nobody, and one of its own may have no model.
 const CLIENTS_JOINING_MS: (u64, u64) = (10_000, 40_000);
+/// A member says that it leads within these: another one does by then.
+const CLAIMS_OF_LEAD_MS: (u64, u64) = (8_000, 40_000);
 /// At windows strangers do something within these.
 const AT_WINDOWS_MS: (u64, u64) = (50, 45_000);
 
@@ -246,6 +250,19 @@ impl Scenario {
             None if self.kind == Kind::Strangers => 0,
             None => JOIN_WINDOW_S,
         }
+    }
+
+    /// Whether somebody asks with the keys of nodes, as who has their disks.
+    pub fn has_thief(&self) -> bool {
+        let is_theft =
+            |kind: &FaultKind| matches!(kind, FaultKind::Stranger { trick: Trick::AskAs { .. }, .. });
+        self.faults.iter().any(|fault| is_theft(&fault.kind))
+    }
+
+    /// When a member first says that it leads and does not, in a run that is about that.
+    pub fn lead_claimed_from(&self) -> Option<Time> {
+        let is_claim = |fault: &&Fault| matches!(fault.kind, FaultKind::Lie { lie: Lie::TakesLead, .. });
+        self.faults.iter().filter(is_claim).map(|fault| fault.at).min()
     }
 
     /// So many nodes, the first ones, are one cluster from the start, if any are.
@@ -347,6 +364,11 @@ fn faults_of(seed: u64, kind: Kind, is_founded: bool, fault_count: Draw) -> Vec<
         // A clock that is set shuts the window by which fresh nodes join, as it should.
         faults.retain(|fault| is_founded || !matches!(fault.kind, FaultKind::SetWallClock { .. }));
     }
+    // By itself: what else goes wrong may cost a coordinator its lead.
+    if is_about_lead(seed, kind) {
+        let count = mix(seed, DrawFor::Scenario, 76).between(10, 100) as usize;
+        faults = faults::claims_of_lead(seed, count, CLAIMS_OF_LEAD_MS.0, CLAIMS_OF_LEAD_MS.1);
+    }
     if kind == Kind::Wire {
         let count = mix(seed, DrawFor::Scenario, 80).between(10, 40) as usize;
         faults.extend(faults::lies_of_data(seed, count, CLIENTS_QUIET_MS.0, CLIENTS_QUIET_MS.1));
@@ -399,7 +421,15 @@ fn asks(
     if kind == Kind::Lies {
         asks.extend(of_admins(seed, nodes));
     }
+    if is_about_lead(seed, kind) {
+        asks.retain(|ask| !matches!(ask.what, AskWhat::RemoveNode { .. }));
+    }
     asks
+}
+
+/// Whether a member says in this run that it leads.
+fn is_about_lead(seed: u64, kind: Kind) -> bool {
+    kind == Kind::Lies && mix(seed, DrawFor::Scenario, 75).per_cent(20)
 }
 
 /// People place and unload while things go wrong: what they are told is done must last.

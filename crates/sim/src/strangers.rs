@@ -168,11 +168,14 @@ impl World {
         founding::key(mix(self.scenario.seed, DrawFor::Identity, 0).0, OUTSIDER + nth)
     }
 
-    /// At join windows all its keys are at one host, as in a flood.
+    /// At join windows its keys are at few hosts, as in a flood.
     fn stranger_address(&self, near: usize, nth: usize) -> SocketAddr {
         let lan = self.scenario.lans[near];
         match self.scenario.windows {
-            Some(_) => SocketAddr::from(([10, 0, lan, HOST], PORT + nth as u16)),
+            Some(windows) => {
+                let host = HOST + (nth % windows.hosts) as u8;
+                SocketAddr::from(([10, 0, lan, host], PORT + nth as u16))
+            }
             None => SocketAddr::from(([10, 0, lan, HOST + nth as u8], PORT)),
         }
     }
@@ -217,9 +220,9 @@ impl World {
         }
     }
 
-    /// At join windows all hear it, and who starts later.
+    /// At join windows all hear it, and who starts later; or one node alone.
     fn stranger_says(&mut self, to: usize, said: DiscoveredNode) {
-        if self.scenario.windows.is_none() {
+        if self.scenario.windows.is_none_or(|windows| windows.is_told_apart) {
             return self.hears(to, said);
         }
         for node in 0..self.nodes.len() {
@@ -230,11 +233,10 @@ impl World {
 
     /// It says something in a node's name. At join windows all hear it, and the node's own word again soon.
     fn stranger_lies(&mut self, to: usize, whom: usize, said: DiscoveredNode) {
-        if self.scenario.windows.is_none() {
-            return self.hears(to, said);
-        }
-        for node in 0..self.nodes.len() {
-            self.hears(node, said.clone());
+        match self.scenario.windows {
+            None => return self.hears(to, said),
+            Some(windows) if windows.is_told_apart => self.hears(to, said),
+            Some(_) => (0..self.nodes.len()).for_each(|node| self.hears(node, said.clone())),
         }
         self.defend_name(whom);
     }

@@ -8,6 +8,7 @@ use exo_types::Time;
 
 use crate::disk::File;
 use crate::faults::{End, FaultKind, Whose, pair_among};
+use crate::lies::Lie;
 use crate::net::{EndState, Parcel};
 use crate::node::Node;
 use crate::scenario::Scenario;
@@ -208,7 +209,10 @@ impl World {
                 // What an admin signs is no lie.
                 let is_admin = self.scenario.appointed().any(|node| node == liar);
                 if liar < self.nodes.len() && liar != to && !is_admin {
-                    self.lie(liar, to, lie);
+                    match lie {
+                        Lie::TakesLead => self.take_lead(liar),
+                        lie => self.lie(liar, to, lie),
+                    }
                 }
             }
             FaultKind::Stranger { to, nth, trick } => self.trick(self.node_of(to), nth, trick),

@@ -45,6 +45,10 @@ pub struct Windows {
     pub by_clock_s: u64,
     /// So many seconds nodes have run with them open before the run.
     pub ran_s: u64,
+    /// From so many hosts strangers speak.
+    pub hosts: usize,
+    /// What they announce reaches one node alone each time.
+    pub is_told_apart: bool,
 }
 
 impl Windows {
@@ -67,7 +71,9 @@ impl Windows {
             by_clock_s = if ends_by == 0 { by_clock_s } else { draw(4).between(1, 110) };
             ran_s = if ends_by == 1 { ran_s } else { JOIN_WINDOW_S - draw(5).between(0, 50) };
         }
-        Self { case, nodes, is_founded, by_clock_s, ran_s }
+        let hosts = [1, 1, 2, 3][draw(6).below(4) as usize];
+        let is_told_apart = draw(7).per_cent(30);
+        Self { case, nodes, is_founded, by_clock_s, ran_s, hosts, is_told_apart }
     }
 
     /// What people ask: in some runs of a cluster that a node is removed.
@@ -128,6 +134,11 @@ mod tests {
         let all: Vec<Windows> = (0..200).map(Windows::drawn).collect();
         for case in [WindowCase::Fresh, WindowCase::Newcomer, WindowCase::Crowd, WindowCase::Ends] {
             assert!(all.iter().filter(|windows| windows.case == case).count() > 20, "{case:?}");
+        }
+        for (hosts, is_told_apart) in [1, 2, 3].into_iter().flat_map(|hosts| [(hosts, false), (hosts, true)])
+        {
+            let is_so = |w: &&Windows| (w.hosts, w.is_told_apart) == (hosts, is_told_apart);
+            assert!(all.iter().filter(is_so).count() > 5, "{hosts} hosts, apart: {is_told_apart}");
         }
         let ends = |windows: &Windows| (windows.by_clock_s < JOIN_WINDOW_S, windows.ran_s > 0);
         for wanted in [(false, false), (true, false), (false, true), (true, true)] {

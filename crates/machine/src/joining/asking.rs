@@ -496,7 +496,7 @@ impl Joining {
             (stranger.is_refusing, stranger.has_refused) = (is_refusal, is_refusal || puts_off);
             // What a person was told is remembered: the same refusal is told of once, whatever comes between.
             stranger.told = stranger.told.take().filter(|_| !is_welcome);
-            stranger.later_since = stranger.later_since.filter(|_| is_put_off && !puts_off);
+            stranger.later = stranger.later.filter(|_| is_put_off && !puts_off);
             stranger.proven = Some(ctx.now.time);
             stranger.next = wait.map_or(stranger.next, |wait| ctx.now.time + wait);
         }
@@ -539,7 +539,8 @@ impl Joining {
     /// one host has as many as it likes.
     fn is_put_off_for_long(&mut self, ctx: &Context<'_>, (with, at): (NodeId, SocketAddr)) -> bool {
         let Some(stranger) = self.strangers.get_mut(&with) else { return false };
-        let since = *stranger.later_since.get_or_insert(ctx.now.time);
+        let since = stranger.later.map_or(ctx.now.time, |(since, _)| since);
+        stranger.later = Some((since, at.ip()));
         let is_long = ctx.now.time.since(since) > LATER_MAX;
         if is_long {
             self.note_stall(ctx, at, RETRY_REFUSED);
@@ -569,7 +570,8 @@ impl Joining {
     }
 
     /// Somebody proved a key at this address, if there is one, and held this node up. Others who put this
-    /// node off meanwhile may have been held up by the same one: their time begins anew.
+    /// node off meanwhile may have been held up by the same one: their time begins anew. What counts is where
+    /// they proved their keys: anybody may announce them at an address that stalls.
     fn note_stall(&mut self, ctx: &Context<'_>, address: SocketAddr, lasting: Duration) {
         let (now, host) = (ctx.now.time, address.ip());
         self.stalled.retain(|_, until| *until > now);
@@ -577,9 +579,8 @@ impl Joining {
             return;
         }
         if !self.stalled.contains_key(&host) {
-            let strangers = self.strangers.values_mut();
-            for other in strangers.filter(|s| s.addresses.iter().all(|address| address.ip() != host)) {
-                other.later_since = None;
+            for other in self.strangers.values_mut() {
+                other.later = other.later.filter(|(_, at)| *at == host);
             }
         }
         let until = self.stalled.entry(host).or_insert(now + lasting);

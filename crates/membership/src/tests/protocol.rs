@@ -156,10 +156,12 @@ fn a_quick_restart_is_a_loss_because_the_new_process_holds_nothing() {
 }
 
 #[test]
-fn the_half_that_serves_more_wins_whatever_the_keys() {
+fn of_halves_without_a_majority_the_one_that_serves_more_wins_whatever_the_keys() {
     for busy in [0, 4] {
-        let mut sim = Sim::settled(10, 5);
-        // {0, 1} | {2, 3, 4}; with instances on 0 the smaller half serves more.
+        let mut sim = Sim::settled(10, 6);
+        sim.crash(5);
+        sim.run_ms(5000);
+        // {0, 1} | {2, 3, 4} of six; with instances on 0 the smaller half serves more.
         for (a, b) in [0, 1].iter().flat_map(|a| [2, 3, 4].map(|b| (*a, b))) {
             sim.cut(a, b);
         }
@@ -180,6 +182,57 @@ fn the_half_that_serves_more_wins_whatever_the_keys() {
             "the higher counter plus one"
         );
     }
+}
+
+#[test]
+fn the_half_with_a_majority_wins_whatever_the_other_serves_and_however_late_its_epoch() {
+    for again in 0..3 {
+        let mut sim = Sim::settled(10, 5);
+        for (a, b) in [0, 1].iter().flat_map(|a| [2, 3, 4].map(|b| (*a, b))) {
+            sim.cut(a, b);
+        }
+        sim.run_ms(6000);
+        assert!(sim.machine(4).is_leading() && sim.machine(1).is_leading());
+        let log = LogEnd::default();
+        sim.input(1, Input::LocalFacts { instances_served: 9, mains_power: true, log });
+        (0..again).for_each(|_| {
+            sim.input(1, Input::Renew);
+            sim.run_ms(1100);
+        });
+        let later = sim.machine(1).epoch();
+        assert!(later > sim.machine(4).epoch());
+        sim.cuts().into_iter().for_each(|(a, b)| sim.mend(a, b, true));
+        sim.run_ms(3000);
+        assert_eq!(sim.agreed(), Ok(4));
+        assert!(sim.machine(4).epoch() > later, "those that were in the later one follow");
+    }
+}
+
+#[test]
+fn a_coordinator_that_a_majority_follows_yields_to_no_announcement_and_begins_no_epoch_for_it() {
+    let mut sim = Sim::settled(10, 3);
+    let mine = sim.machine(2).epoch();
+    assert!(sim.machine(2).is_leading());
+    let rank = Rank { majority: true, served: u32::MAX, uptime_class: 9, ..Rank::default() };
+    let beat = || Heartbeat { role: Role::Leading, rank, table: Vec::new() };
+    for ms in 0..50 {
+        let bodies = [Body::Announce(beat()), Body::Heartbeat(beat())];
+        for (body, to) in bodies.into_iter().flat_map(|body| [(body.clone(), 1), (body, 2)]) {
+            let claimed = Some(epoch(9 + ms, 0));
+            let message = Message { epoch: claimed, incarnation: 1, body };
+            sim.input(to, Input::Message { from: id(0), message });
+        }
+        sim.run_ms(50);
+        let told = [1, 2].map(|i| (sim.machine(i).coordinator(), sim.machine(i).epoch()));
+        assert_eq!(told, [(Some(id(2)), mine); 2]);
+    }
+    // One that most do not follow any more yields: it may be what was cut off.
+    sim.crash(1);
+    sim.run_ms(3000);
+    let message = Message { epoch: Some(epoch(90, 0)), incarnation: 1, body: Body::Announce(beat()) };
+    sim.input(2, Input::Message { from: id(0), message });
+    sim.run_ms(100);
+    assert_eq!(sim.machine(2).coordinator(), Some(id(0)));
 }
 
 #[test]

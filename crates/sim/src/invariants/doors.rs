@@ -20,6 +20,9 @@ const DECIDED_WITHIN: Duration = Duration::from_secs(1);
 /// they look around for five seconds at most, that host holds them up for six and a forged announcement
 /// hides one for three; between two questions there are two.
 const ONE_CLUSTER_WITHIN: Duration = Duration::from_secs(20);
+/// Each further host, or what one node alone is told, holds them up for so much longer: an address that
+/// stalls, or that puts off, is passed over for so long.
+const FURTHER_HOST: Duration = Duration::from_secs(15);
 
 #[derive(Debug, Default)]
 pub(super) struct Doors {
@@ -122,7 +125,9 @@ pub(super) fn new_nodes_become_one(
     seen: &Observation<'_>,
 ) -> Result<(), String> {
     let becomes_one = facts.scenario.windows.is_some_and(|windows| windows.case.becomes_one());
-    let is_due = facts.now >= facts.scenario.last_start() + ONE_CLUSTER_WITHIN;
+    let further = facts.scenario.windows.map_or(0, |w| w.hosts as u32 - 1 + u32::from(w.is_told_apart));
+    let within = ONE_CLUSTER_WITHIN + FURTHER_HOST * further;
+    let is_due = facts.now >= facts.scenario.last_start() + within;
     if !becomes_one || !is_due || !matches!(seen, Observation::Look | Observation::End) {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use exo_cluster::InstanceState;
 use exo_cluster::wire::ControlMessage;
 use exo_machine::{Effect, Input, Outgoing, PersistId, Write};
 use exo_trust::EntryId;
-use exo_types::{Epoch, Time};
+use exo_types::{Epoch, NodeId, Time};
 
 use super::{Facts, Observation, Watch, epoch_of, said};
 use crate::node::Node;
@@ -25,6 +25,8 @@ pub(super) struct Epochs {
     appends: BTreeSet<(usize, PersistId)>,
     /// Who could not write in an epoch that it leads in, and since when somebody else could.
     unwritten: BTreeMap<usize, (Epoch, Time)>,
+    /// Who led when a member first said that it does.
+    kept: Option<NodeId>,
 }
 
 /// For an election, with a disk that answers late.
@@ -117,6 +119,29 @@ pub(super) fn who_cannot_write_steps_aside(
             }
         }
         _ => {}
+    }
+    Ok(())
+}
+
+/// A member that says that it leads has nobody follow it, and the coordinator leads on. (Nothing else goes
+/// wrong in such runs.)
+pub(super) fn a_majority_keeps_its_coordinator(
+    watch: &mut Watch,
+    facts: &Facts<'_>,
+    seen: &Observation<'_>,
+) -> Result<(), String> {
+    let is_claimed = || facts.scenario.lead_claimed_from().is_some_and(|from| facts.now >= from);
+    if !matches!(seen, Observation::Look | Observation::End) || !is_claimed() {
+        return Ok(());
+    }
+    for node in facts.nodes {
+        let Some((epoch, leader)) = node.process.as_ref().and_then(|process| process.machine.leader()) else {
+            return Err(format!("n{} follows nobody", node.index));
+        };
+        let before = *watch.epochs.kept.get_or_insert(leader);
+        if before != leader {
+            return Err(format!("n{} follows {leader} in {epoch}, and {before} led", node.index));
+        }
     }
     Ok(())
 }

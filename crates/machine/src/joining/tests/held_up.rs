@@ -185,6 +185,53 @@ fn who_waited_for_the_stranger_that_this_node_waited_for_has_its_time_anew() {
     assert!(of_liar > 5 && of_honest > 2, "{of_liar} and {of_honest} questions");
 }
 
+/// The honest node is announced at the liar's address, and says after a while where it is.
+#[test]
+fn who_is_announced_where_another_stalls_has_its_time_anew_as_well() {
+    let keys = keys(2);
+    let (liar, honest) = (NodeId([200; 32]), keys[0].1);
+    let mut node = Node::fresh(keys[1].clone(), &[]);
+    node.found(liar, false);
+    node.found(honest, true);
+    let mut asked_again = 0;
+    for round in 0..50 {
+        match round {
+            12 => {
+                let found = DiscoveredNode {
+                    node: honest,
+                    addresses: vec![address(liar)],
+                    name: None,
+                    group: Some("home".to_owned()),
+                    is_fresh: true,
+                    is_lost: false,
+                };
+                node.call(|joining, ctx, out| joining.found(ctx, found, out));
+            }
+            35 => node.found(honest, true),
+            _ => {}
+        }
+        for (with, what, at) in questions(&mut node) {
+            asked_again += usize::from(round >= 35 && with == honest);
+            let elsewhere = JoinAnswer::Elsewhere { node: liar, addresses: vec![address(liar)] };
+            let answer = match what {
+                JoinPurpose::Name => JoinAnswer::Here { name: "here".to_owned(), fresh: with == honest },
+                _ if with == honest => elsewhere,
+                _ => JoinAnswer::Later,
+            };
+            if with == honest && at == [address(liar)] {
+                let (address, words) = (SocketAddr::from(([0, 0, 0, 0], 0)), String::new());
+                let answer = Err("another node answers there".to_owned());
+                let event = JoinEvent::Answered { with, address, words, answer };
+                node.call(|joining, ctx, out| joining.event(ctx, event, out));
+            } else {
+                node.answered(with, Ok(answer));
+            }
+        }
+        node.wait(Duration::from_millis(300));
+    }
+    assert!(asked_again > 1, "{asked_again} questions");
+}
+
 #[test]
 fn where_another_new_node_is_known_nobody_is_asked_at_an_address_that_stalls() {
     let keys = keys(2);
