@@ -396,8 +396,10 @@ impl Nearby for FetchingNeighbour<'_> {
         take: &mut TakeRange<'_>,
     ) -> Result<(), HubError> {
         let state = self.other.state(&file.sha256, file.size);
-        let others: Vec<OtherFetch> =
-            state.into_iter().map(|state| OtherFetch { node: self.other_id, state }).collect();
+        let others: Vec<OtherFetch> = state
+            .into_iter()
+            .map(|state| OtherFetch { node: self.other_id, state, is_whole: true })
+            .collect();
         let awaited = self.sharing.lock().unwrap().awaited(Instant::now(), file, &others);
         let has = |start: u64| others.iter().any(|other| other.state.held.has((start / CHUNK as u64) as u32));
         for range in file.ranges.iter().filter(|range| !has(range.0) && !awaited.contains(range)) {
