@@ -376,6 +376,14 @@ pub const PLANTED: &[Planted] = &[
         invariants: &["stages_get_what_fits"],
         kind: Kind::Faults,
     },
+    Planted {
+        name: "adopts-unasked",
+        what: "pages that stages offer to a scheduler on another node count as kept by all of them",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Scheduler(exo_cluster::SchedulerBug::AdoptsUnasked),
+        invariants: &["stages_get_what_fits"],
+        kind: Kind::Faults,
+    },
 ];
 
 /// The one of this name.
