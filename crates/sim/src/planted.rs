@@ -381,7 +381,7 @@ pub const PLANTED: &[Planted] = &[
         what: "pages that stages offer to a scheduler on another node count as kept by all of them",
         #[cfg(feature = "planted")]
         bug: exo_machine::planted::Bug::Scheduler(exo_cluster::SchedulerBug::AdoptsUnasked),
-        invariants: &["stages_get_what_fits"],
+        invariants: &["engines_get_what_fits", "stages_get_what_fits"],
         kind: Kind::Faults,
     },
 ];

@@ -555,7 +555,11 @@ fn stages_behind_a_lost_first_one_compute_no_page_again() {
             if report.fired.contains_key("first stages rebuilt") {
                 rebuilt[usize::from(is_drained)] += 1;
                 // Prompt and answer once, and what lies behind the last whole page again.
-                assert!(report.headed < u64::from(answer + PROMPT + 40), "{victim} at {at} ms: {}", report.headed);
+                assert!(
+                    report.headed < u64::from(answer + PROMPT + 40),
+                    "{victim} at {at} ms: {}",
+                    report.headed
+                );
                 assert!(report.embedded >= 2 * u64::from(PROMPT) - 8, "{victim} at {at} ms");
             }
         }
