@@ -4,8 +4,8 @@
 //! Step 0 names the pages that the scheduler knows of. Each stage forgets all others, and leaves in the list
 //! only what it has; so what comes back is what every stage keeps.
 //!
-//! The first step 0 of a scheduler whose node had not the first stage before names nothing. A stage that keeps
-//! pages of the placement before names its own, for those in front of it to be computed again.
+//! The first step 0 of a scheduler whose node had not the first stage before names nothing. A stage that
+//! keeps pages of the placement before names its own, for those in front of it to be computed again.
 //!
 //! Step 0 of a term that this stage is through with comes from a scheduler that was started anew, on a node
 //! that was: it is told so, and begins the next term.

@@ -97,8 +97,8 @@ fn of_stages_that_all_lack_them_or_change_their_mind_nothing_is_believed() {
 
 const FIRST: Option<StageRange> = Some(StageRange { first: 0, end: 1 });
 
-/// A scheduler whose node had not the first stage before: node 3 has node 1's place. It has sent step 0, which
-/// names nothing. With the names that the one before gave.
+/// A scheduler whose node had not the first stage before: node 3 has node 1's place. It has sent step 0,
+/// which names nothing. With the names that the one before gave.
 fn on_another_node() -> (Scheduler, Vec<PageKey>) {
     let before = next_placement();
     let mut s = Scheduler::new(before.config, Time::ZERO, placement(1, 2, &[3, 2]));
