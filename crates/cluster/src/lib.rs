@@ -27,6 +27,7 @@ mod failures;
 mod instances;
 mod load_failure;
 mod names;
+mod page_chain;
 mod reasons;
 mod replication;
 mod scheduler;

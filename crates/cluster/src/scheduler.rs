@@ -20,7 +20,6 @@
 //! Start reading at [`Scheduler::handle`].
 
 mod alone;
-mod chain;
 mod compose;
 mod deadline;
 mod drafting;

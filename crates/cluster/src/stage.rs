@@ -35,6 +35,7 @@ pub use self::held::HeldSteps;
 pub use self::rebuild::StagePagesLeft;
 use self::rows::KeptRows;
 pub use self::types::{ComputeResult, FailedSequence, StageGeometry, StageInput, StageOutput};
+use crate::page_chain::{PageChain, PageHash};
 use crate::wire::{
     DataMessage, PipelineBreak, StageCommand, StagePages, StageRange, StepFailure, StepMessage,
 };
@@ -50,10 +51,12 @@ pub struct StageMachine {
     /// Whether the engine still holds what is of an earlier term.
     rewiring: bool,
     open: BTreeMap<SequenceId, Open>,
-    /// Kept pages, and on whose behalf they were filled.
-    kept: BTreeMap<PageKey, Principal>,
+    /// Kept pages, and what they hold.
+    kept: BTreeMap<PageKey, PageHash>,
     /// Whether kept pages are those of an earlier placement, which its scheduler is still to name.
     inherits: bool,
+    /// Whether it names them itself in the first term.
+    offers: bool,
     /// Pages that step 0 named and that are to be computed here.
     lacking: BTreeSet<PageKey>,
     /// Stages that lack pages since step 0.
@@ -73,17 +76,41 @@ pub struct StageMachine {
 }
 
 /// A sequence this stage holds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Open {
     principal: Principal,
     attempt: Attempt,
     driver: NodeId,
     /// The same for the same prompt.
     prompt: [u8; 32],
-    /// Positions in its cache, those being computed included.
-    length: u32,
+    /// What the positions in its cache hold, those being computed included.
+    tokens: Vec<u32>,
+    /// Of these, or of the first.
+    chain: PageChain,
     /// A step of it failed here: it is left out of all further steps until it is closed.
     lost: bool,
+}
+
+impl Open {
+    /// Positions in its cache, those being computed included.
+    fn length(&self) -> u32 {
+        self.tokens.len() as u32
+    }
+
+    /// Its positions from `start` on hold these.
+    fn put(&mut self, start: u32, tokens: &[u32]) {
+        self.tokens.truncate(start as usize);
+        self.chain.truncate((start / self.chain.page_tokens()) as usize);
+        self.tokens.extend(tokens);
+    }
+
+    /// What its page `index` holds, if it is full.
+    fn page(&mut self, index: u32) -> Option<PageHash> {
+        let index = index as usize;
+        let end = index.checked_add(1)?.checked_mul(self.chain.page_tokens() as usize)?;
+        self.chain.extend(self.tokens.get(..end)?);
+        self.chain.get(index)
+    }
 }
 
 /// What is on the engine.
@@ -121,6 +148,7 @@ impl StageMachine {
             open: BTreeMap::new(),
             kept: BTreeMap::new(),
             inherits: false,
+            offers: false,
             lacking: BTreeSet::new(),
             rebuilds: None,
             begun: BTreeMap::new(),
@@ -281,7 +309,7 @@ impl StageMachine {
 
     fn break_pipeline(&mut self, why: PipelineBreak, out: &mut Vec<StageOutput>) {
         let kind = why.kind();
-        if kind == FailureKind::Protocol {
+        if kind == FailureKind::Protocol || matches!(why, PipelineBreak::Page { .. }) {
             // The engine was not given all of what was noted here: nothing of it outlives the term.
             self.kept.clear();
         }

@@ -147,6 +147,7 @@ impl World {
                 .fail("effects_make_sense", format!("n{node} computes on {engine:?}, which is not loaded"));
         };
         self.embedded += if part_of(&loaded.spec).embedding { tokens } else { 0 };
+        self.headed += if part_of(&loaded.spec).head { tokens } else { 0 };
         let fault = if has_parts { troubles.take_step_fault() } else { None };
         let result = match runs.run(self.model.as_ref(), job, fault.map(|(fault, _)| fault)) {
             Ok(result) => result,

@@ -30,6 +30,13 @@ fn is_of_kept_rows(message: &Outgoing) -> bool {
     is_first && !step.rows.is_empty()
 }
 
+/// Whether first stages alone have computed what it is about.
+fn is_of_first_stages(message: &Outgoing) -> bool {
+    let Outgoing::Data(message) = message else { return false };
+    let DataMessage::Step(step) = &**message else { return false };
+    step.frame.step > 0 && step.rebuilds.is_some_and(|range| range.first == 0 && range.end == step.stage)
+}
+
 impl World {
     /// Carries out one effect. Feeds no machine: what comes of it is queued.
     pub(crate) fn carry(&mut self, node: usize, effect: Effect) {
@@ -43,6 +50,9 @@ impl World {
                 self.overhear(node, link, &message);
                 if is_of_kept_rows(&message) {
                     self.fired("kept rows sent");
+                }
+                if is_of_first_stages(&message) {
+                    self.fired("first stages rebuilt");
                 }
                 self.send(node, link, message);
             }

@@ -384,6 +384,14 @@ pub const PLANTED: &[Planted] = &[
         invariants: &["stages_get_what_fits"],
         kind: Kind::Faults,
     },
+    Planted {
+        name: "adopts-unasked",
+        what: "pages that stages offer to a scheduler on another node count as kept by all of them",
+        #[cfg(feature = "planted")]
+        bug: exo_machine::planted::Bug::Scheduler(exo_cluster::SchedulerBug::AdoptsUnasked),
+        invariants: &["engines_get_what_fits", "stages_get_what_fits"],
+        kind: Kind::Faults,
+    },
 ];
 
 /// The one of this name.

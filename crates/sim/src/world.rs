@@ -177,6 +177,8 @@ pub struct World {
     fired: BTreeMap<&'static str, u32>,
     /// See [`Report::embedded`].
     pub(crate) embedded: u64,
+    /// See [`Report::headed`].
+    pub(crate) headed: u64,
     queue: BinaryHeap<Entry>,
     inserted: u64,
     handles: u64,
@@ -209,6 +211,8 @@ pub struct Report {
     pub fired: BTreeMap<&'static str, u32>,
     /// Positions that first stages computed, again or not.
     pub embedded: u64,
+    /// Positions that last stages computed, again or not.
+    pub headed: u64,
     /// Over all effects, if asked for.
     pub hash: Option<blake3::Hash>,
 }
@@ -249,6 +253,7 @@ impl World {
             strangers: Strangers::default(),
             fired: BTreeMap::new(),
             embedded: 0,
+            headed: 0,
             queue: BinaryHeap::new(),
             inserted: 0,
             handles: 0,
@@ -392,6 +397,7 @@ impl World {
             failed: failed.collect(),
             fired: self.fired.clone(),
             embedded: self.embedded,
+            headed: self.headed,
             hash: self.hasher.as_ref().map(blake3::Hasher::finalize),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_cluster::State;
-use exo_cluster::wire::{ControlMessage, LogMessage};
+use exo_cluster::wire::{ControlMessage, Drain, LogMessage};
 use exo_machine::{Outgoing, Purpose};
 use exo_sim::clients::{self, Ask, AskWhat, Client};
 use exo_sim::faults::{Cut, End, Fault, FaultKind, Whose};
@@ -524,6 +524,47 @@ fn a_lost_stage_is_rebuilt_from_kept_rows_and_none_in_front_computes_again() {
         }
     }
     assert!(rebuilt > 0, "no stage was lost that had another in front and pages behind it");
+}
+
+/// The first stage is lost under an answer with a long prompt, or its node is drained. Whoever has it next
+/// computes the prompt again from its tokens, and no stage behind it does.
+#[test]
+fn stages_behind_a_lost_first_one_compute_no_page_again() {
+    const PROMPT: u32 = 80;
+    let mut rebuilt = [0, 0];
+    for (victim, is_drained) in (0..4).flat_map(|victim| [(victim, false), (victim, true)]) {
+        let mut client = clients::list(SEED, 1, 5_000, 5_000).remove(0);
+        (client.node, client.cancel) = (usize::from(victim == 0), None);
+        client.choices.truncate(1);
+        client.choices[0].prompt = (3..3 + PROMPT).collect();
+        // A first stage moves once it is loaded elsewhere.
+        let answer = if is_drained { 70 } else { 40 };
+        client.choices[0].max_tokens = answer;
+        for at in (5_440..5_700).step_by(20) {
+            let crash = FaultKind::Crash { node: victim, end: End::Killed, down: Duration::from_secs(60) };
+            let drain = AskWhat::Drain { node: victim, drain: Drain::Lasting };
+            let asks = vec![Ask { at: Time::from_millis(at), node: client.node, what: drain }];
+            let scenario = match is_drained {
+                true => Scenario { asks, ..scenario(4, true, &[], 5) },
+                false => scenario(4, true, &[(at, crash)], 5),
+            };
+            let report = run(Scenario { stages_min: 3, clients: vec![client.clone()], ..scenario });
+            // Who drains is answered as well.
+            let answered = 1 + usize::from(is_drained);
+            assert_eq!((report.failure, report.answered), (None, answered), "{:?}", report.failed);
+            if report.fired.contains_key("first stages rebuilt") {
+                rebuilt[usize::from(is_drained)] += 1;
+                // Prompt and answer once, and what lies behind the last whole page again.
+                assert!(
+                    report.headed < u64::from(answer + PROMPT + 40),
+                    "{victim} at {at} ms: {}",
+                    report.headed
+                );
+                assert!(report.embedded >= 2 * u64::from(PROMPT) - 8, "{victim} at {at} ms");
+            }
+        }
+    }
+    assert!(rebuilt.iter().all(|&count| count > 0), "{rebuilt:?}");
 }
 
 /// A node is cut off and goes on by itself, with the model on itself alone, for whoever asks it. It comes

@@ -44,7 +44,7 @@ impl SequenceSpec {
 }
 
 /// Names a full page of keys and values that may be read by sequences to come. The scheduler draws it, each
-/// stage knows its own page by it; within a term no name is used twice.
+/// stage knows its own page by it; no two pages that are kept have the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PageKey(pub u64);
 

@@ -142,9 +142,9 @@ pub enum PageFault {
     /// It is not kept.
     #[error("forgets unkept")]
     ForgetsUnkept,
-    /// It was kept for somebody else.
-    #[error("opens a sequence of another principal with")]
-    OpensOfAnother,
+    /// It holds other tokens, or another principal's.
+    #[error("opens a sequence of other content with")]
+    OpensOther,
     /// It is not kept.
     #[error("opens a sequence with unkept")]
     OpensUnkept,
@@ -172,10 +172,11 @@ impl PipelineBreak {
     }
 
     /// What it is to the scheduler. Step 0 behind step 1 is that of a new scheduler, which knows nothing of
-    /// the term that it meets.
+    /// the term that it meets. One that adopted pages knows them by name, and two contents may have the same.
     pub fn kind(&self) -> FailureKind {
         match self {
             Self::Link { .. } | Self::LaterTerm { .. } | Self::Order { got: 0, .. } => FailureKind::StageLost,
+            Self::Page { fault: PageFault::OpensOther, .. } => FailureKind::StageLost,
             _ => FailureKind::Protocol,
         }
     }

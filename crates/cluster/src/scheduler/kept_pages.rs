@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_types::PageKey;
 
-use super::chain::PageHash;
+use crate::page_chain::PageHash;
 
 /// Which pages the stages keep.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeptPages {
     by_hash: BTreeMap<PageHash, PageKey>,
     pages: BTreeMap<PageKey, Page>,
+    /// Those that a scheduler elsewhere named and that no sequence has begun with since: they are found by
+    /// name.
+    adopted: BTreeSet<PageKey>,
     /// Those no running sequence uses, by when that came about.
     idle: BTreeSet<(u64, PageKey)>,
     /// Grows with every page that falls idle.
@@ -22,7 +25,8 @@ pub(super) struct KeptPages {
 
 #[derive(Clone, Copy, Debug)]
 struct Page {
-    hash: PageHash,
+    /// Unknown of one that is only adopted.
+    hash: Option<PageHash>,
     /// Of the page in front of it, which its keys and values were computed with.
     before: Option<PageHash>,
     /// Running sequences that began with it or filled it.
@@ -33,9 +37,22 @@ struct Page {
 }
 
 impl KeptPages {
-    /// The page with this content.
+    /// The page with this content. One that is only adopted may have another, which stages would refuse.
     pub(super) fn find(&self, hash: PageHash) -> Option<PageKey> {
-        self.by_hash.get(&hash).copied()
+        let adopted = || self.adopted.range(hash.names()).next();
+        self.by_hash.get(&hash).or_else(adopted).copied()
+    }
+
+    /// Keeps pages that a scheduler elsewhere named; there are no others yet.
+    pub(super) fn adopt(&mut self, keys: impl Iterator<Item = PageKey>) {
+        self.clock += 1;
+        let idle_since = self.clock;
+        for key in keys {
+            let page = Page { hash: None, before: None, users: 0, idle_since, is_suspect: false };
+            self.pages.insert(key, page);
+            self.adopted.insert(key);
+            self.idle.insert((idle_since, key));
+        }
     }
 
     /// Whether no running sequence uses it.
@@ -48,9 +65,13 @@ impl KeptPages {
         self.pages.get(&key).is_some_and(|page| page.users == 1)
     }
 
-    /// One more running sequence uses it.
-    pub(super) fn hold(&mut self, key: PageKey) {
+    /// One more running sequence uses it, which found it by this content, behind a page of that one.
+    pub(super) fn hold(&mut self, key: PageKey, hash: PageHash, before: Option<PageHash>) {
         let page = self.pages.get_mut(&key).expect("only pages that were found are held");
+        if self.adopted.remove(&key) {
+            (page.hash, page.before) = (Some(hash), before);
+            self.by_hash.insert(hash, key);
+        }
         if page.users == 0 {
             self.idle.remove(&(page.idle_since, key));
         }
@@ -77,7 +98,7 @@ impl KeptPages {
             self.serial = self.serial.wrapping_add(1);
         }
         let key = hash.name(self.serial);
-        self.pages.insert(key, Page { hash, before, users: 1, idle_since: 0, is_suspect: false });
+        self.pages.insert(key, Page { hash: Some(hash), before, users: 1, idle_since: 0, is_suspect: false });
         let before = self.by_hash.insert(hash, key);
         assert!(before.is_none(), "{key} has the content of another page");
         key
@@ -86,20 +107,30 @@ impl KeptPages {
     /// What a running sequence computed with these failed on its device: what they hold may be why, and
     /// whoever begins with them, or with what was computed behind them, would fail as well.
     pub(super) fn suspect(&mut self, keys: &[PageKey]) {
-        let mut hashes: Vec<PageHash> =
-            keys.iter().filter_map(|key| Some(self.pages.get(key)?.hash)).collect();
+        let mut hashes: Vec<PageHash> = keys.iter().filter_map(|key| self.pages.get(key)?.hash).collect();
         while let Some(hash) = hashes.pop() {
             let Some(key) = self.by_hash.remove(&hash) else { continue };
-            if let Some(page) = self.pages.get_mut(&key) {
-                page.is_suspect = true;
-                if page.users == 0 {
-                    self.idle.remove(&(page.idle_since, key));
-                    page.idle_since = 0;
-                    self.idle.insert((0, key));
-                }
-            }
-            hashes.extend(self.pages.values().filter(|page| page.before == Some(hash)).map(|page| page.hash));
+            self.mark_suspect(key);
+            let behind = self.pages.values().filter(|page| page.before == Some(hash));
+            hashes.extend(behind.filter_map(|page| page.hash));
         }
+        // What these were computed behind is not known.
+        std::mem::take(&mut self.adopted).into_iter().for_each(|key| self.mark_suspect(key));
+    }
+
+    fn mark_suspect(&mut self, key: PageKey) {
+        let Some(page) = self.pages.get_mut(&key) else { return };
+        page.is_suspect = true;
+        if page.users == 0 {
+            self.idle.remove(&(page.idle_since, key));
+            page.idle_since = 0;
+            self.idle.insert((0, key));
+        }
+    }
+
+    /// Whether the page that goes first is one that nobody finds again.
+    pub(super) fn has_idle_suspect(&self) -> bool {
+        self.idle.first().is_some_and(|&(_, key)| self.is_suspect(key))
     }
 
     /// Whether it is one of these.
@@ -111,8 +142,9 @@ impl KeptPages {
     pub(super) fn evict(&mut self) -> Option<PageKey> {
         let (_, key) = self.idle.pop_first()?;
         let page = self.pages.remove(&key)?;
-        if !page.is_suspect {
-            self.by_hash.remove(&page.hash);
+        self.adopted.remove(&key);
+        if let Some(hash) = page.hash.filter(|_| !page.is_suspect) {
+            self.by_hash.remove(&hash);
         }
         Some(key)
     }
@@ -123,6 +155,7 @@ impl KeptPages {
         let before = self.pages.len();
         self.pages.retain(|key, page| page.users > 0 || keys.contains(key));
         self.by_hash.retain(|_, key| self.pages.contains_key(key));
+        self.adopted.retain(|key| self.pages.contains_key(key));
         self.idle.retain(|(_, key)| self.pages.contains_key(key));
         self.pages.len() == before
     }

@@ -147,18 +147,31 @@ impl Scheduler {
         }
     }
 
-    /// Whether all stages keep what step 0 named, but for those that it said have none of it.
+    /// Whether all stages keep what step 0 named, but for those that it said have none of it. What they offer
+    /// instead is named by the next one.
     fn agrees(&mut self, tokens: &TokensMessage) -> bool {
+        #[cfg(feature = "planted")]
+        let is_unasked = self.has_bug(super::planted::SchedulerBug::AdoptsUnasked);
+        let term = self.terms.current;
         let Some(opening) = &mut self.opening else { return false };
         let (said, found) = (opening.rebuilds, tokens.rebuilds);
         let is_part = found.is_none_or(|range| range.is_part_of(self.placement.stages.len()));
+        // In the first term a stage names what it keeps where the scheduler names nothing.
+        let is_offer = term == Term::FIRST && opening.kept.is_empty() && found.is_some();
+        if is_offer && is_part {
+            self.pages.adopt(&tokens.kept);
+        }
+        #[cfg(feature = "planted")]
+        if is_offer && is_unasked {
+            return true;
+        }
         // Who finds other stages the second time would find others for ever.
         let is_sound = is_part && (said.is_none() || said == found);
         let kept = if is_sound { tokens.kept.as_slice() } else { &[] };
         let is_same = self.pages.retain(kept);
         let rebuilds = found.filter(|_| self.pages.cached() > 0);
         (opening.rebuilds, self.rebuilds) = (rebuilds, rebuilds);
-        is_same && said == rebuilds
+        is_same && said == rebuilds && !is_offer
     }
 
     /// Some stages have none of what the others keep.

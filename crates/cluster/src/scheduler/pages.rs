@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 
 use exo_types::{PageKey, Placement, Principal};
 
-use super::chain::{PageChain, PageHash};
 use super::kept_pages::KeptPages;
+use crate::page_chain::{PageChain, PageHash};
 use crate::wire::StagePages;
 
 /// Pages of the pipeline.
@@ -207,8 +207,10 @@ impl Pages {
         while let Some((key, lacks)) =
             self.find_next(&claim.need, claim.begun_with, claim.complete < claim.begun_with)
         {
+            let chain = &claim.need.chain;
+            let Some(hash) = chain.get(claim.begun_with) else { break };
+            self.kept.hold(key, hash, chain.before(claim.begun_with));
             claim.complete += usize::from(!lacks);
-            self.kept.hold(key);
             self.promised -= 1;
             claim.used.push(key);
             claim.begun_with += 1;
@@ -261,8 +263,7 @@ impl Pages {
             // What is computed with a suspect page is of no more worth than that.
             let is_suspect = claim.used.iter().any(|key| self.kept.is_suspect(*key));
             if !is_suspect && self.kept.find(hash).is_none() {
-                let before = index.checked_sub(1).and_then(|before| claim.need.chain.get(before));
-                let key = self.kept.add(hash, before);
+                let key = self.kept.add(hash, claim.need.chain.before(index));
                 self.promised -= 1;
                 self.filled -= 1;
                 claim.used.push(key);
@@ -324,10 +325,16 @@ impl Pages {
         self.kept.retain(&keys.iter().copied().collect())
     }
 
-    /// Names of kept pages that must go before the next step, so that all filled pages have room.
+    /// Keeps pages that a scheduler elsewhere named, as many as there are pages.
+    pub(super) fn adopt(&mut self, keys: &[PageKey]) {
+        self.kept.adopt(keys.iter().copied().take(self.total as usize));
+    }
+
+    /// Names of kept pages that must go before the next step: so that all filled pages have room, and those
+    /// that nobody finds again, since a scheduler elsewhere may adopt what the stages keep.
     pub(super) fn evict(&mut self) -> Vec<PageKey> {
         let mut gone = Vec::new();
-        while self.filled + self.kept.len() > self.total
+        while (self.filled + self.kept.len() > self.total || self.kept.has_idle_suspect())
             && let Some(key) = self.kept.evict()
         {
             self.lacking.remove(&key);
@@ -518,12 +525,29 @@ mod tests {
         assert!(pages.keep(&mut other, &[&text[..], &[1, 2, 3, 4, 5]].concat(), 17).is_empty());
         pages.release(&other);
         assert_eq!(run(&mut pages, 1, &text), 0, "all of it is computed anew");
-        assert_eq!(pages.cached(), 3 + 2 + 3, "what failed waits for its eviction");
-        assert_eq!(pages.clone().outlive_term(100).len(), 2 + 3, "but does not outlive a term");
+        assert_eq!(pages.cached(), 2 + 3, "what failed went with the next step");
         assert_eq!(run(&mut pages, 1, &[&text[..], &[99]].concat()), 12, "what was computed anew is kept");
         run(&mut pages, 2, &[7; 12]);
         assert_eq!(pages.cached(), 8);
-        assert_eq!(run(&mut pages, 1, &[50; 8]), 4, "it went first, before what was older");
+        assert_eq!(run(&mut pages, 1, &[50; 8]), 4, "nothing else went");
+    }
+
+    #[test]
+    fn adopted_pages_are_found_by_name_and_none_that_may_have_been_computed_behind_a_suspect_one() {
+        let (mut before, text) = (Pages::new(8, PAGE), (0..12).collect::<Vec<u32>>());
+        run(&mut before, 1, &text);
+        let names = before.outlive_term(9);
+        let mut pages = Pages::new(8, PAGE);
+        pages.adopt(&names);
+        assert_eq!((pages.cached(), run(&mut pages, 2, &text)), (3, 0), "another principal's");
+        let claim = pages.claim(need(&pages, 1, &text, 12));
+        assert_eq!(claim.cached_tokens(), 8);
+        pages.suspect(&claim);
+        pages.release(&claim);
+        assert_eq!(run(&mut pages, 1, &text), 0);
+        let claim = pages.claim(need(&pages, 1, &[&text[..], &[99]].concat(), 13));
+        assert_eq!(claim.cached_tokens(), 12);
+        assert!(!claim.cached().iter().any(|key| names.contains(key)), "computed anew");
     }
 
     #[test]

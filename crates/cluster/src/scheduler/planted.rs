@@ -9,6 +9,8 @@ pub enum SchedulerBug {
     BelievesAllNamed,
     /// Pages that a stage lacks count as there.
     BelievesRebuilt,
+    /// Pages that stages offer count as kept by all of them.
+    AdoptsUnasked,
     /// Whoever names a sequence may cancel it.
     CancelledByAnyone,
     /// Any member may say what came of a step.

@@ -7,13 +7,14 @@ use exo_types::{Attempt, NodeId, PageKey, SequenceId, SequenceSpec, StepFrame, S
 
 use super::finish::no_value;
 use super::{Computing, Open, StageGeometry, StageMachine, StageOutput};
+use crate::page_chain::PageChain;
 use crate::wire::{PageFault, PipelineBreak, SequenceFault, StageCommand, StagePages, StepMessage};
 
 impl StageMachine {
     pub(super) fn arrive(
         &mut self,
         from: NodeId,
-        message: StepMessage,
+        mut message: StepMessage,
         out: &mut Vec<StageOutput>,
     ) -> Result<(), PipelineBreak> {
         if from != self.upstream() || message.stage as usize != self.index {
@@ -26,6 +27,7 @@ impl StageMachine {
             tracing::trace!(%from, %got, %serving, step = message.frame.step, "a step of another placement");
             return Ok(());
         }
+        self.offer(&mut message);
         if !self.follows(from, &message, out) {
             return Ok(());
         }
@@ -193,7 +195,7 @@ impl StageMachine {
         }
     }
 
-    /// Opens a sequence that begins with kept pages of its own principal. Gives how many of them, the first,
+    /// Opens a sequence that begins with kept pages of its own content. Gives how many of them, the first,
     /// are here: it begins with these, and the others are rebuilt.
     fn open(
         &mut self,
@@ -202,25 +204,28 @@ impl StageMachine {
         attempt: Attempt,
         cached: &[PageKey],
     ) -> Result<usize, PipelineBreak> {
+        let page_tokens = self.geometry.page_tokens;
+        let Some(begin) = spec.history.get(..cached.len() * page_tokens as usize) else {
+            let (fault, sequence) = (SequenceFault::BeginsBehindHistory, spec.sequence);
+            return Err(PipelineBreak::Sequence { step, fault, sequence });
+        };
+        let (principal, driver) = (spec.principal, spec.driver);
+        let mut chain = PageChain::new(&self.placement, principal, page_tokens, begin);
         let here = cached.iter().take_while(|key| self.kept.contains_key(*key)).count();
         for (index, &key) in cached.iter().enumerate() {
             let fault = match self.kept.get(&key) {
-                Some(&principal) if principal == spec.principal && index < here => continue,
+                Some(&hash) if index < here && chain.get(index) == Some(hash) => continue,
+                Some(_) if index < here => PageFault::OpensOther,
                 None if self.lacking.contains(&key) => continue,
-                Some(&principal) if principal != spec.principal => PageFault::OpensOfAnother,
                 Some(_) | None => PageFault::OpensUnkept,
             };
             return Err(PipelineBreak::Page { step, fault, key });
         }
-        let length = cached.len() as u64 * u64::from(self.geometry.page_tokens);
-        if length > spec.history.len() as u64 {
-            let (fault, sequence) = (SequenceFault::BeginsBehindHistory, spec.sequence);
-            return Err(PipelineBreak::Sequence { step, fault, sequence });
-        }
-        let (principal, driver) = (spec.principal, spec.driver);
-        let length = here as u32 * self.geometry.page_tokens;
+        chain.truncate(here);
+        let tokens = begin[..here * page_tokens as usize].to_vec();
         let prompt = prompt_hash(spec);
-        self.open.insert(spec.sequence, Open { principal, attempt, driver, prompt, length, lost: false });
+        self.open
+            .insert(spec.sequence, Open { principal, attempt, driver, prompt, tokens, chain, lost: false });
         self.rows.open(spec.sequence, cached);
         if self.rebuilds.is_some() {
             self.begun.insert(spec.sequence, cached.to_vec());
@@ -235,10 +240,10 @@ impl StageMachine {
         sequence: SequenceId,
         pages: &[(u32, PageKey)],
     ) -> Result<Vec<(u32, PageKey)>, PipelineBreak> {
-        let Some(open) = self.open.get(&sequence) else {
+        let Some(open) = self.open.get_mut(&sequence) else {
             return Err(PipelineBreak::Sequence { step, fault: SequenceFault::KeepsUnopened, sequence });
         };
-        let (full, begun) = (open.length / self.geometry.page_tokens, self.begun.get(&sequence));
+        let begun = self.begun.get(&sequence);
         let mut here = Vec::with_capacity(pages.len());
         for &(index, key) in pages {
             let began_with = begun.and_then(|keys| keys.get(index as usize));
@@ -246,13 +251,13 @@ impl StageMachine {
                 self.rows.delivered(key);
                 continue;
             }
-            if index >= full {
+            let Some(hash) = open.page(index) else {
                 return Err(PipelineBreak::Page { step, fault: PageFault::KeepsUnfinished, key });
-            }
+            };
             if self.kept.len() >= self.geometry.pages as usize {
                 return Err(PipelineBreak::Page { step, fault: PageFault::KeepsTooMany, key });
             }
-            if self.kept.insert(key, open.principal).is_some() {
+            if self.kept.insert(key, hash).is_some() {
                 return Err(PipelineBreak::Page { step, fault: PageFault::KeepsAnother, key });
             }
             self.lacking.remove(&key);
@@ -272,7 +277,7 @@ impl StageMachine {
         if open.principal != part.principal {
             return Err(PipelineBreak::Sequence { step, fault: SequenceFault::WrongPrincipal, sequence });
         }
-        let length = part.truncate_to.map_or(open.length, |keep| keep.min(open.length));
+        let length = part.truncate_to.map_or(open.length(), |keep| keep.min(open.length()));
         let end = u64::from(part.start) + part.tokens.len() as u64;
         if part.tokens.is_empty() || part.start != length || end > u64::from(context) {
             return Err(PipelineBreak::Position { step, sequence, start: part.start, end, length, context });
@@ -280,7 +285,7 @@ impl StageMachine {
         if let Some(&token) = part.tokens.iter().find(|&&t| t >= vocab) {
             return Err(PipelineBreak::Token { step, token, vocab });
         }
-        open.length = end as u32;
+        open.put(part.start, &part.tokens);
         Ok(())
     }
 

@@ -9,17 +9,18 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use exo_types::{InstanceId, PageKey, Principal, StepFrame, StepSequence};
+use exo_types::{InstanceId, PageKey, StepFrame, StepSequence};
 
-use super::StageMachine;
 use super::rows::KeptRows;
+use super::{Open, StageMachine};
+use crate::page_chain::PageHash;
 use crate::wire::{PageFault, PipelineBreak, SequenceFault, StageRange};
 
 /// What a stage leaves to the next one on its engine.
 #[derive(Clone, Debug)]
 pub struct StagePagesLeft {
     instance: InstanceId,
-    kept: BTreeMap<PageKey, Principal>,
+    kept: BTreeMap<PageKey, PageHash>,
     rows: KeptRows,
 }
 
@@ -119,7 +120,7 @@ impl StageMachine {
             return Err(PipelineBreak::Sequence { step, fault: SequenceFault::WrongPrincipal, sequence });
         }
         let end = u64::from(part.start) + part.tokens.len() as u64;
-        if part.tokens.is_empty() || part.sample || end > u64::from(open.length) {
+        if part.tokens.is_empty() || part.sample || end > u64::from(open.length()) {
             return Err(self.misplaced(step, part));
         }
         Ok(())
@@ -128,7 +129,7 @@ impl StageMachine {
     fn misplaced(&self, step: u64, part: &StepSequence) -> PipelineBreak {
         let (sequence, start, context) = (part.sequence, part.start, self.placement.context_tokens);
         let end = u64::from(start) + part.tokens.len() as u64;
-        let length = self.open.get(&sequence).map_or(0, |open| open.length);
+        let length = self.open.get(&sequence).map_or(0, Open::length);
         PipelineBreak::Position { step, sequence, start, end, length, context }
     }
 

@@ -4,6 +4,9 @@
 //! Step 0 names the pages that the scheduler knows of. Each stage forgets all others, and leaves in the list
 //! only what it has; so what comes back is what every stage keeps.
 //!
+//! The first step 0 of a scheduler whose node had not the first stage before names nothing. A stage that
+//! keeps pages of the placement before names its own, for those in front of it to be computed again.
+//!
 //! Step 0 of a term that this stage is through with comes from a scheduler that was started anew, on a node
 //! that was: it is told so, and begins the next term.
 
@@ -12,7 +15,7 @@ use std::collections::BTreeSet;
 use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term};
 
 use super::{StageInput, StageMachine, StageOutput};
-use crate::wire::{DataMessage, Missing, MissingPart, PipelineBreak, StepMessage};
+use crate::wire::{DataMessage, Missing, MissingPart, PipelineBreak, StageRange, StepMessage, limits};
 
 impl StageMachine {
     /// The term whose steps it takes.
@@ -39,6 +42,19 @@ impl StageMachine {
             tracing::trace!(placement = %self.placement.id, stage = self.index, %got, %term, what, "of another term");
         }
         got == term
+    }
+
+    /// Where the first step 0 names nothing: what this stage keeps, which those in front lack. So does each
+    /// repetition of it.
+    pub(super) fn offer(&mut self, message: &mut StepMessage) {
+        let StepFrame { term, step, .. } = message.frame;
+        let is_first = (term, self.term, step) == (Term::FIRST, Term::FIRST, 0);
+        let names_nothing = message.kept.is_empty() && message.rebuilds.is_none();
+        self.offers |= self.inherits && is_first && names_nothing && self.index > 0;
+        if self.offers && is_first && names_nothing {
+            message.kept = self.kept.keys().copied().take(limits::PAGES_OF_TERM_MAX).collect();
+            message.rebuilds = Some(StageRange { first: 0, end: self.index as u32 });
+        }
     }
 
     /// Whether a step is of the present term. A later one begins with step 0; any other step of it has met a

@@ -68,6 +68,13 @@ fn open_cached(n: u128, cached: &[u64]) -> StageCommand {
     StageCommand::Open { spec: spec(n, node(9), 4), attempt: Attempt::FIRST, cached }
 }
 
+/// Opens a sequence of this history behind kept pages.
+fn open_behind(n: u128, history: &[u32], cached: &[u64]) -> StageCommand {
+    let spec = SequenceSpec { history: history.to_vec(), ..spec(n, node(9), 4) };
+    let cached = cached.iter().map(|&key| PageKey(key)).collect();
+    StageCommand::Open { spec, attempt: Attempt::FIRST, cached }
+}
+
 fn keep(n: u128, pages: &[(u32, u64)]) -> StageCommand {
     let pages = pages.iter().map(|&(index, key)| (index, PageKey(key))).collect();
     StageCommand::Keep { sequence: seq(n), pages }
@@ -431,7 +438,7 @@ fn a_sequence_may_begin_with_pages_kept_of_another() {
     let mut s = stage(0);
     feed(&mut s, step(0, 1, vec![open(1)], vec![part(1, 0, &[1, 2, 3])]));
     done(&mut s, 1, ComputeResult::Rows(vec![0; 24].into()));
-    let commands = vec![keep(1, &[(0, 7)]), StageCommand::Close(seq(1)), open_cached(2, &[7])];
+    let commands = vec![keep(1, &[(0, 7)]), StageCommand::Close(seq(1)), open_behind(2, &[1, 2, 3], &[7])];
     let out = feed(&mut s, step(0, 2, commands, vec![part(2, 2, &[3])]));
     assert_eq!((show(&out)[0].as_str(), s.pages_kept()), ("compute 2: 2@2 rows 0", 1));
     done(&mut s, 2, ComputeResult::Rows(vec![0; 8].into()));
@@ -457,9 +464,11 @@ fn pages_that_cannot_be_kept_or_shared_break_the_pipeline_by_name() {
     check(vec![open_cached(2, &[7])], "opens a sequence with unkept page 7");
     check(vec![StageCommand::Forget(vec![PageKey(7)])], "forgets unkept page 7");
     let mut foreign = spec(2, node(9), 4);
-    foreign.principal = Principal([3; 16]);
+    (foreign.principal, foreign.history) = (Principal([3; 16]), vec![1, 2, 3]);
     let open = StageCommand::Open { spec: foreign, attempt: Attempt::FIRST, cached: vec![PageKey(7)] };
-    check(vec![keep(1, &[(0, 7)]), open], "opens a sequence of another principal with page 7");
+    check(vec![keep(1, &[(0, 7)]), open], "opens a sequence of other content with page 7");
+    let other = open_behind(2, &[1, 3, 3], &[7]);
+    check(vec![keep(1, &[(0, 7)]), other], "opens a sequence of other content with page 7");
     let many = [(0, 7), (0, 8), (0, 9)];
     check(vec![keep(1, &many), open_cached(2, &[7, 8, 9])], "begins behind the history");
 }
@@ -657,7 +666,7 @@ fn pages_that_step_0_names_outlive_the_term_and_go_on_with_it() {
     let out = done(&mut s, 0, ComputeResult::Rows(Bytes::new()));
     let [StageOutput::Send { message: DataMessage::Step(on), .. }] = &out[..] else { panic!("{out:?}") };
     assert_eq!(on.kept, keys(&[7]));
-    let behind = in_term(2, step(1, 1, vec![open_cached(1, &[7])], vec![part(1, 2, &[4])]));
+    let behind = in_term(2, step(1, 1, vec![open_behind(1, &[4, 5, 4], &[7])], vec![part(1, 2, &[4])]));
     assert_eq!(show(&feed(&mut s, behind)), ["compute 1: 1@2 rows 8"], "a page holds two tokens");
     let out = feed(&mut s, in_term(3, step_0(1)));
     assert_eq!(out, [StageOutput::Rewire { term: Term(3), keep: vec![] }], "what is not named is forgotten");
@@ -770,7 +779,7 @@ fn in_next(mut message: StepMessage) -> StepMessage {
 /// Positions 0 and 1 of sequence 1, which begins with page 7, are computed by stage 1 alone.
 fn rebuilding(index: usize, rows: &[u8]) -> StepMessage {
     let part = StepSequence { sample: false, ..part(1, 0, &[1, 2]) };
-    let step = step(index, 1, vec![open_cached(1, &[7])], vec![part]);
+    let step = step(index, 1, vec![open_behind(1, &[1, 2, 3], &[7])], vec![part]);
     in_next(StepMessage { rebuilds: Some(MIDDLE), rows: rows.to_vec().into(), ..step })
 }
 
@@ -820,7 +829,7 @@ fn a_stage_that_was_loaded_anew_says_so_and_computes_what_it_lacks() {
     let out = feed(&mut s, rebuilding(1, &[0; 16]));
     assert_eq!(show(&out), ["compute 1: 1@0 rows 16"]);
     let [StageOutput::Compute { commands, .. }] = &out[..] else { panic!("{out:?}") };
-    assert_eq!(*commands, [open(1)], "its engine has no such page");
+    assert_eq!(*commands, [open_behind(1, &[1, 2, 3], &[])], "its engine has no such page");
     let out = done(&mut s, 1, ComputeResult::Rows(vec![0; 16].into()));
     assert_eq!(show(&out), ["step 1 to 3: 1@0 rows 0 failures 0"], "nobody behind computes");
     feed(&mut s, in_next(step(1, 2, vec![keep(1, &[(0, 7)])], vec![part(1, 2, &[3])])));
@@ -839,4 +848,41 @@ fn stages_that_lack_pages_are_one_range_of_neighbours_and_one_behind_others_stri
     assert_eq!(lacks_behind(1, 2), (1, Some(StageRange { first: 1, end: 3 })));
     assert_eq!(lacks_behind(1, 3), (1, Some(StageRange { first: 1, end: 3 })), "said by the scheduler");
     assert_eq!(lacks_behind(0, 1), (0, Some(StageRange { first: 0, end: 1 })), "stage 1 has them");
+}
+
+#[test]
+fn a_stage_names_what_it_keeps_to_a_scheduler_that_names_nothing_in_the_first_term() {
+    let geometry = fresh(1).geometry;
+    let next = || StageMachine::new(placement(1, 2, &[4, 2, 3]), 1, geometry).inheriting(busy().into_left());
+    let (nothing, names) = (|| in_next(step_0(1)), vec![PageKey(7)]);
+    let in_front = Some(StageRange { first: 0, end: 1 });
+    let mut s = next();
+    assert_eq!(feed(&mut s, nothing()), [StageOutput::Rewire { term: Term(1), keep: names.clone() }]);
+    for _ in 0..2 {
+        let on = first_step(&mut s, nothing());
+        assert_eq!((on.kept, on.rebuilds), (names.clone(), in_front), "each time it comes");
+    }
+    let named = StepMessage { kept: names.clone(), rebuilds: in_front, ..nothing() };
+    let on = first_step(&mut s, in_term(2, named));
+    assert_eq!((on.kept, on.rebuilds, s.pages_kept()), (names.clone(), in_front, 1));
+    let mut s = next();
+    first_step(&mut s, StepMessage { kept: names, ..nothing() });
+    let out = show(&feed(&mut s, nothing()));
+    assert!(out[0].starts_with("broken to 4"), "what another scheduler named is not offered: {out:?}");
+    let on = first_step(&mut next(), in_term(2, nothing()));
+    assert_eq!((on.kept, on.rebuilds), (vec![], None), "nor anything in a later term");
+}
+
+/// Two contents may have the same name where a scheduler knows pages by nothing else.
+#[test]
+fn a_page_of_other_content_ends_the_term_and_nothing_is_kept_of_it() {
+    let mut s = busy();
+    s.handle(Time::ZERO, StageInput::LinkLost(node(1)));
+    first_step(&mut s, in_term(2, StepMessage { kept: vec![PageKey(7)], ..step_0(1) }));
+    let other = open_behind(1, &[4, 6, 4], &[7]);
+    let out = feed(&mut s, in_term(2, step(1, 1, vec![other], vec![part(1, 2, &[4])])));
+    let [StageOutput::Send { message: DataMessage::PipelineBroken { kind, .. }, .. }] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!((*kind, s.pages_kept()), (FailureKind::StageLost, 0));
 }

@@ -1,5 +1,7 @@
 //! What stages kept in the placement before, and what one that was loaded anew lacks of it.
 
+use exo_types::PageKey;
+
 use super::*;
 use crate::wire::{StagePages, StageRange};
 
@@ -20,7 +22,17 @@ fn next_placement() -> Scheduler {
 
 /// Step 0 is back: all it names is kept, but not by these stages.
 fn back_without(s: &mut Scheduler, rebuilds: Option<StageRange>) -> Vec<String> {
-    let kept = s.opening.as_ref().map(|opening| opening.kept.clone()).unwrap_or_default();
+    let kept = named(s);
+    back_with(s, kept, rebuilds)
+}
+
+/// What step 0 names.
+fn named(s: &Scheduler) -> Vec<PageKey> {
+    s.opening.as_ref().map(|opening| opening.kept.clone()).unwrap_or_default()
+}
+
+/// Step 0 is back: these pages are kept, but not by these stages.
+fn back_with(s: &mut Scheduler, kept: Vec<PageKey>, rebuilds: Option<StageRange>) -> Vec<String> {
     let pages = vec![StagePages { pages: 16, page_tokens: 4 }; s.placement.stages.len()];
     let tokens = TokensMessage { pages, kept, rebuilds, ..back(s, 0, vec![]) };
     show(&s.tokens(Time::ZERO, sender(s), &tokens))
@@ -81,4 +93,51 @@ fn of_stages_that_all_lack_them_or_change_their_mind_nothing_is_believed() {
     assert_eq!(back_without(&mut s, None), ["serving"]);
     let out = show(&resume(&mut s));
     assert_eq!(out[1..], ["started 1", "step 1: open 1 | 1@0+8", "step 2:  | 1@8+2*"]);
+}
+
+const FIRST: Option<StageRange> = Some(StageRange { first: 0, end: 1 });
+
+/// A scheduler whose node had not the first stage before: node 3 has node 1's place. It has sent step 0,
+/// which names nothing. With the names that the one before gave.
+fn on_another_node() -> (Scheduler, Vec<PageKey>) {
+    let before = next_placement();
+    let mut s = Scheduler::new(before.config, Time::ZERO, placement(1, 2, &[3, 2]));
+    assert_eq!(show(&s.handle(Time::ZERO, SchedulerInput::Tick)), ["step 0:  | "]);
+    assert!(named(&s).is_empty());
+    (s, named(&before))
+}
+
+#[test]
+fn what_stages_offer_is_adopted_and_the_first_stage_alone_computes_it_again() {
+    let (mut s, names) = on_another_node();
+    assert_eq!(back_with(&mut s, names.clone(), FIRST), ["step 0:  | "], "which names what they keep");
+    assert_eq!((named(&s).len(), s.term()), (names.len(), Term(2)));
+    assert!(names.iter().all(|name| named(&s).contains(name)));
+    assert_eq!(back_without(&mut s, FIRST), ["serving"]);
+    let mut other = s.clone();
+    let out = resume(&mut s);
+    let expected =
+        ["accepted 1 behind 0", "started 1 behind 8", "step 1: open 1 behind 2 | 1@0+8", "step 2:  | 1@8+2*"];
+    assert_eq!((show(&out), rebuilding(&out)), (expected.map(str::to_owned).to_vec(), vec![FIRST, None]));
+    let opened = out.iter().find_map(|o| match o {
+        SchedulerOutput::Step(step) => step.commands.first(),
+        _ => None,
+    });
+    let Some(StageCommand::Open { cached, .. }) = opened else { panic!("{opened:?}") };
+    assert!(cached.iter().all(|name| names.contains(name)), "under the names of the scheduler before");
+    let submission = Submission { placement: placement_id(1, 2), ..submission(2, 9, 12) };
+    let out = other.handle(other.now, SchedulerInput::Submit { from: node(9), submission });
+    assert_eq!(show(&out)[1..], ["started 2", "step 1: open 2 | 2@0+8", "step 2:  | 2@8+1*"], "another text");
+}
+
+#[test]
+fn an_offer_is_asked_about_adopted_as_far_as_there_are_pages_and_never_believed_later() {
+    let (mut s, _) = on_another_node();
+    assert_eq!(back_with(&mut s, (0..20).map(PageKey).collect(), FIRST), ["step 0:  | "]);
+    assert_eq!(named(&s).len(), 16);
+    let (mut s, names) = on_another_node();
+    assert_eq!(back_with(&mut s, vec![], FIRST), ["step 0:  | "], "some keep what others lack");
+    assert_eq!((named(&s), s.term()), (vec![], Term(2)));
+    assert_eq!(back_with(&mut s, names, FIRST), ["serving"]);
+    assert_eq!(s.stats().pages_cached, 0);
 }
