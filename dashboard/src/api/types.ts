@@ -615,6 +615,8 @@ export type DeviceView = {
   compute_units?: number | null;
   /** What its own steps have taught since of all of them. */
   corrections?: CorrectionsView;
+  /** Its driver, with the version; `null` where nothing tells, and of a processor. */
+  driver?: string | null;
   /** Measured: arithmetic with them for a prompt. */
   flops_per_s?: number | null;
   /** The device's name within the node: `cpu`. */
@@ -1243,6 +1245,16 @@ export type KeepModelRequest = {
   model: string;
 };
 
+/** A rate for each type of keys and values; see [`KvRates`]. */
+export type KvRatesView = {
+  /** With 16-bit floats. */
+  f16: number;
+  /** With 32-bit floats. */
+  f32: number;
+  /** With 8-bit integers. */
+  q8: number;
+};
+
 /** How keys and values are stored: exact, in half the memory, or in a little over a quarter. */
 export type KvType = "f32" | "f16" | "q8";
 
@@ -1252,6 +1264,7 @@ export type LayerRatesView = {
   activations_per_s: number;
   /** Operations of a prompt's attention per second. */
   attention_flops_per_s: number;
+  kv_read_bytes_per_s?: KvRatesView | null;
   /** Seconds that all these take in a layer for one token. */
   layer_s: number;
   /** Bytes of weights per second that a prompt waits for, beside computing with them. */
@@ -1544,10 +1557,17 @@ export type MessagesError = {
   type: string;
 };
 
+/** What the vendor's packages look for before they go on in another way by themselves. */
+export type MessagesErrorCause = {
+  /** Always `thread_unsupported_request`: the whole conversation is to be sent, without `thread`. */
+  error_code: string;
+};
+
 /** Kind and message of an error. */
 export type MessagesErrorDetail = {
   /** Extension: stable, for programs, the same as in every dialect. */
   code: string;
+  details?: MessagesErrorCause | null;
   /** What was attempted, with which numbers. */
   message: string;
   /** The class: `invalid_request_error`, `not_found_error`, `overloaded_error`, … */
@@ -1797,6 +1817,8 @@ export type NodePullView = {
   bytes_per_s?: number | null;
   /** What was asked for; of an address without what stands behind `?` and in front of `@`. */
   reference: string;
+  /** What came from where, most first, while it is fetched; absent where there is one source. */
+  sources?: Array<FetchSourceView>;
   /** Where it is. */
   state: PullState;
   /** Bytes in all; `null` until the hub has said. */
@@ -2339,6 +2361,8 @@ export type PlanStageView = {
   kv_bytes: number;
   /** Layers of the stage. */
   layers: LayersView;
+  /** Id of the stage's node. */
+  node?: string;
   /** Name of the stage's node. */
   node_name: string;
   /** Weights, as the device holds them. */
