@@ -167,7 +167,7 @@ impl Cluster {
         self.place_as(at, &json!({ "model": model, "nodes_min": size, "context_tokens": context_tokens }))
     }
 
-    /// The same with an order of one's own; an error where `nodes_min` in it is not how many stages there are.
+    /// The same with an order of one's own; an error where `nodes_min` in it is not the number of stages.
     pub fn place_as(&mut self, at: usize, order: &Value) -> anyhow::Result<Instance> {
         let size = self.nodes.len();
         let node = self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?;

@@ -754,7 +754,7 @@ pub struct Bounds {
     /// Split over at least this many devices, whichever nodes they are of
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub nodes: Option<u32>,
-    /// A device that must take part, now and whenever the model is placed again; with how many layers, or which
+    /// A device that must take part, now and whenever it is placed again; with how many layers, or which
     #[arg(long, value_name = "NODE[/DEVICE][=LAYERS]")]
     pub pin: Vec<String>,
     /// A node or device that must not

@@ -99,11 +99,7 @@ impl NodeMachine {
             membership: membership(&config, boot.epoch, now.time),
             membership_outputs: VecDeque::new(),
             membership_busy: false,
-            coordinator: Coordinator::new(
-                config.me,
-                CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..Default::default() },
-                boot.state,
-            ),
+            coordinator: coordinator(&config, boot.state),
             worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.ancestors, boot.entries, config.log),
@@ -742,6 +738,11 @@ impl NodeMachine {
         self.out.push(Effect::Stop);
         self.is_stopping = true;
     }
+}
+
+fn coordinator(config: &MachineConfig, state: State) -> Coordinator {
+    let run = CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..Default::default() };
+    Coordinator::new(config.me, run, state)
 }
 
 fn membership(config: &MachineConfig, epoch: Option<Epoch>, now: Time) -> Membership {

@@ -198,12 +198,12 @@ impl HubBytes {
     }
 
     /// These chunks are wanted as long as what is returned is there.
-    pub fn want(&self, model: ModelId, chunks: &[ChunkRef]) -> Wanted<'_> {
+    pub fn want(&self, model: ModelId, chunks: &[ChunkRef]) -> WantedChunks<'_> {
         let mut state = self.lock();
         state.wanted_last += 1;
         let key = (model, state.wanted_last);
         state.wanted.insert(key, runs(chunks));
-        Wanted { hub: self, key }
+        WantedChunks { hub: self, key }
     }
 
     /// What is wanted of a model here; nothing while this node does not ask the hub for it itself.
@@ -485,12 +485,12 @@ fn runs(chunks: &[ChunkRef]) -> Vec<ChunkRun> {
 }
 
 /// Chunks are wanted as long as this is there.
-pub struct Wanted<'a> {
+pub struct WantedChunks<'a> {
     hub: &'a HubBytes,
     key: (ModelId, u64),
 }
 
-impl Drop for Wanted<'_> {
+impl Drop for WantedChunks<'_> {
     fn drop(&mut self) {
         self.hub.lock().wanted.remove(&self.key);
     }

@@ -132,7 +132,7 @@ pub(crate) async fn planner_inputs(
 
 /// What every member knows of the cluster for a plan.
 pub(crate) struct PlanFacts {
-    /// Measured.
+    /// What was measured of the links between them.
     pub(crate) links: Vec<LinkFacts>,
     /// What a hop takes beside the wire, where that was measured.
     pub(crate) hop_s: Option<Figure>,

@@ -5,14 +5,14 @@
 //! has a rate of its own, else as the device holds them), `r` the rate at which it reads their type, `F`
 //! the operations of a row, `f` their rate (with weights of several types the times of each are added,
 //! operations shared as elements are), `K` the bytes of keys and values a token has in the layer, `k` the
-//! rate at which attention of one row reads those of their type, `w` the rate at which a prefill waits for weights beside computing
-//! with them, `a` the rate at which attention computes with those of a prompt, `C` the width of a hidden
-//! state, `A` that of attention, `U` the activations of a row (`F/2C`, as many outputs of `C` inputs),
-//! `u` the rate at which norms, rotations, the KV write, the activation function and sums pass them,
-//! `t_layer` what these and starting the products take for one row, `P` the tokens of the prompt, `m` its
-//! chunks (as large as the scheduler makes them at most, the smaller the more stages there are,
-//! [`chunk_tokens`]; on slow devices it makes smaller ones, which overlap more and read weights more
-//! often), `D` the depth (tokens already there).
+//! rate at which attention of one row reads those of their type, `w` the rate at which a prefill waits for
+//! weights beside computing with them, `a` the rate at which attention computes with those of a prompt, `C`
+//! the width of a hidden state, `A` that of attention, `U` the activations of a row (`F/2C`, as many
+//! outputs of `C` inputs), `u` the rate at which norms, rotations, the KV write, the activation function
+//! and sums pass them, `t_layer` what these and starting the products take for one row, `P` the tokens of
+//! the prompt, `m` its chunks (as large as the scheduler makes them at most, the smaller the more stages
+//! there are, [`chunk_tokens`]; on slow devices it makes smaller ones, which overlap more and read weights
+//! more often), `D` the depth (tokens already there).
 //!
 //! | what | formula | source |
 //! |---|---|---|

@@ -1,7 +1,8 @@
 //! Log-probabilities as the model gave them, for reporting.
 //!
 //! Who asks for them has every logit's exponential taken for each token, 150,000 of them, by the thread that
-//! computes the step. So these are in plain 32-bit arithmetic, several at once, and the same on every machine.
+//! computes the step. So these are in plain 32-bit arithmetic, several at once, and the same on every
+//! machine.
 
 /// `ln softmax(logits)`, computed on demand: only the normaliser is kept.
 pub(crate) struct LogProbs<'a> {
