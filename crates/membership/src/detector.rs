@@ -202,10 +202,10 @@ impl Peer {
         self.said = None;
     }
 
-    /// Whether the peer lives and said, in its last heartbeat, that it follows this epoch.
-    pub fn follows(&self, epoch: Option<Epoch>) -> bool {
-        let said = self.said.filter(|s| s.epoch == epoch && matches!(s.role, Role::Following { .. }));
-        said.is_some() && self.status == NodeStatus::Alive
+    /// The epoch that it said it follows, in its last heartbeat, if it lives.
+    pub fn followed(&self) -> Option<Epoch> {
+        let said = self.said.filter(|s| matches!(s.role, Role::Following { .. }))?;
+        said.epoch.filter(|_| self.status == NodeStatus::Alive)
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use exo_types::{Epoch, NodeId, Time};
 
+use crate::detector::Peer;
 use crate::machine::{ElectionState, Membership};
 use crate::message::{Body, Rank, Role};
 use crate::{NodeStatus, Output};
@@ -182,12 +183,14 @@ impl Membership {
 
     /// Members that hold a lease of this node's epoch.
     pub(crate) fn follower_count(&self) -> usize {
-        self.peers.values().filter(|p| p.follows(self.epoch)).count()
+        self.peers.values().filter_map(Peer::followed).filter(|e| Some(*e) == self.epoch).count()
     }
 
-    /// Whether more than half of the members, this coordinator included, hold a lease of its epoch.
+    /// Whether more than half of the members, this coordinator included, follow it: in its epoch, or still in
+    /// one before that. Else it would have none for as long as they take to follow it to another.
     pub(crate) fn has_majority(&self) -> bool {
-        self.is_leading() && 2 * (self.follower_count() + 1) > self.peers.len() + 1
+        let followers = self.peers.values().filter_map(Peer::followed).filter(|e| e.key == self.me).count();
+        self.is_leading() && 2 * (followers + 1) > self.peers.len() + 1
     }
 
     /// This node's standing. A coordinator's side are the members that follow it. Candidates count themselves

@@ -235,6 +235,26 @@ fn a_coordinator_that_a_majority_follows_yields_to_no_announcement_and_begins_no
     assert_eq!(sim.machine(2).coordinator(), Some(id(0)));
 }
 
+/// The others follow it there when their disks have written the new epoch.
+#[test]
+fn a_coordinator_yields_to_no_announcement_either_while_its_followers_are_in_its_epoch_before() {
+    let mut sim = Sim::settled(10, 3);
+    sim.run_ms(1100);
+    sim.disk_max = Duration::from_millis(50);
+    let before = sim.machine(2).epoch();
+    sim.input(2, Input::Renew);
+    while sim.machine(2).epoch() == before {
+        sim.run_ms(1);
+    }
+    assert_eq!(sim.machine(1).epoch(), before);
+    let rank = Rank { majority: true, served: u32::MAX, ..Rank::default() };
+    let beat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
+    let message = Message { epoch: Some(epoch(90, 0)), incarnation: 1, body: Body::Announce(beat) };
+    sim.input(2, Input::Message { from: id(0), message });
+    sim.run_ms(1000);
+    assert_eq!((sim.agreed(), sim.machine(2).epoch().map(|e| e.counter < 90)), (Ok(2), Some(true)));
+}
+
 #[test]
 fn a_coordinator_that_hears_nobody_places_nothing_until_the_others_are_declared_lost() {
     let mut sim = Sim::settled(11, 3);
