@@ -15,8 +15,8 @@ use crate::{State, StateInstance};
 /// else.
 const HOP_S: RangeInclusive<f64> = 1e-6..=5e-3;
 
-/// In seconds, of all pipelines over these `links` the median; `None` before any of them gave such an
-/// answer. Of each only the node counts that schedules it.
+/// In seconds, over these `links`; `None` before any pipeline gave such an answer. Of each only the node counts
+/// that schedules it, and the median is that of nodes: none counts twice, however many it schedules.
 pub fn hop_seconds(
     reports: &BTreeMap<NodeId, NodeReport>,
     links: &[LinkFacts],
@@ -27,9 +27,10 @@ pub fn hop_seconds(
         let loads = &reports.get(&scheduler)?.measured.loads;
         let load = loads.iter().find(|load| load.placement == placement.id)?;
         let alone = load.alone.as_ref().filter(|alone| alone.is_telling())?;
-        Some((of_pipeline(links, placement, &request.shape, alone)?, alone.answer_tokens))
+        Some((scheduler, (of_pipeline(links, placement, &request.shape, alone)?, alone.answer_tokens)))
     };
-    let mut hops: Vec<(f64, u32)> = state.instances().values().filter_map(of).collect();
+    let by_node: BTreeMap<NodeId, (f64, u32)> = state.instances().values().filter_map(of).collect();
+    let mut hops: Vec<(f64, u32)> = by_node.into_values().collect();
     hops.sort_by(|(one, _), (other, _)| one.total_cmp(other));
     let (seconds, tokens) = *hops.get(hops.len() / 2)?;
     Some(Figure::measured_at(seconds, Duration::ZERO, tokens))

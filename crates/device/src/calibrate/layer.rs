@@ -52,7 +52,8 @@ pub(super) struct LayerBench {
     nothing: Box<dyn Program>,
     all: Box<dyn Program>,
     cold: Bench,
-    kv: KvBench,
+    /// Where the device has the memory and the kernels.
+    kv: Option<KvBench>,
     chunk: Chunk,
     /// Layers of one row, a run that does nothing, and a chunk with cold matrices.
     cold_s: [Vec<f64>; 3],
@@ -87,7 +88,9 @@ impl LayerBench {
         let nothing = device.compile(Recording { ops: vec![Op::LayerBoundary { layer: 0 }] })?;
         let matrix_bytes = super::row_bytes(DType::Q8_0) * chunk.rows as u64;
         let cold = Bench::new(device, DType::Q8_0, chunk.rows, chunk.tokens, COLD_MATRICES * matrix_bytes)?;
-        let kv = KvBench::new(device, chunk)?;
+        let unmeasured =
+            |error: &CalibrationError| tracing::info!(%error, "reading keys and values is not measured");
+        let kv = KvBench::new(device, chunk).inspect_err(unmeasured).ok();
         let positions = operands.batch.positions;
         let (cold_s, cold_few_s) = Default::default();
         Ok(Some(Self { stream, positions, one, nothing, all, cold, kv, chunk, cold_s, cold_few_s }))
@@ -108,7 +111,9 @@ impl LayerBench {
         self.cold.rows(&mut *self.stream, few.unwrap_or(self.chunk.tokens))?;
         let chunk_s = start.elapsed().as_secs_f64();
         let nothing_s = seconds(&mut *self.stream, &*self.nothing, 1)?;
-        self.kv.cold(evictor)?;
+        if let Some(kv) = &mut self.kv {
+            kv.cold(evictor)?;
+        }
         let [ones, nothings, chunks] = &mut self.cold_s;
         ones.push(one_s);
         nothings.push(nothing_s);
@@ -161,7 +166,7 @@ impl LayerBench {
             short_s: median(short),
             long_s: median(long),
             matrix_bytes: prefill.weight_bytes as f64,
-            kv: self.kv.rates(decode_loss),
+            kv: self.kv.map(|kv| kv.rates(decode_loss)),
             decode_loss,
             prefill_loss: sustained.mean_s / median(products),
         }
@@ -192,7 +197,7 @@ struct Pieces {
     short_s: f64,
     long_s: f64,
     matrix_bytes: f64,
-    kv: KvRates,
+    kv: Option<KvRates>,
     /// Of a sustained pass, in passes.
     decode_loss: f64,
     prefill_loss: f64,
@@ -226,7 +231,7 @@ impl Pieces {
             attention_flops_per_s: operations_of_a_pair / (pair_s * self.prefill_loss),
             activations_per_s: activations / (row_s * self.prefill_loss),
             layer_s: layer_s * self.decode_loss,
-            kv_read_bytes_per_s: Some(self.kv),
+            kv_read_bytes_per_s: self.kv,
         }
     }
 }
@@ -426,7 +431,7 @@ mod tests {
             short_s,
             long_s: short_s + layers * (tokens * CONTEXT) as f64 * pair_s,
             matrix_bytes: 4e6,
-            kv: KvRates { f32: 1e9, f16: 1e9, q8: 1e9 },
+            kv: Some(KvRates { f32: 1e9, f16: 1e9, q8: 1e9 }),
             decode_loss: 1.25,
             prefill_loss: 1.25,
         }
