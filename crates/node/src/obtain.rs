@@ -47,7 +47,7 @@ pub struct Obtaining<'a> {
     destination: Destination<'a>,
     hub: &'a Arc<HubBytes>,
     partial: &'a Arc<PartialModel>,
-    /// The nearest first.
+    /// Those that know the model, the nearest first, and then those that may pull a file of it.
     peers: Vec<Peer<'a>>,
     /// How often a batch of the hub began or ended: odd while one is under way.
     hub_turns: AtomicU64,
