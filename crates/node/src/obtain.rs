@@ -668,7 +668,9 @@ mod tests {
             () = looked => {}
         }
         assert!(peers.iter().all(|peer| peer.state().failure().is_none()));
-        assert_eq!(member.channels.load(Ordering::Relaxed), 1);
+        // And a second one over the other transport, where a machine is so slow that it is tried, too.
+        let channels = member.channels.load(Ordering::Relaxed);
+        assert!(channels <= 2, "{channels} channels");
     }
 
     #[test]
