@@ -24,7 +24,7 @@ mod ui;
 use std::fmt;
 use std::process::ExitCode;
 
-use exo_node::LogCapture;
+use exo_node::{LogCapture, is_free_of_secrets};
 use tracing::field::Field;
 use tracing_subscriber::Layer;
 use tracing_subscriber::field::MakeExt;
@@ -145,16 +145,6 @@ fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<(
         .with_filter(filter.and(filter_fn(is_free_of_secrets).with_max_level_hint(LevelFilter::TRACE)));
     tracing_subscriber::registry().with(shown).with(capture.map(LogCapture::layer)).init();
     Ok(())
-}
-
-/// Whose lines may be shown below `info`: ours, and those of libraries that see neither tokens nor prompts.
-/// Others dump what goes over the line to a hub (`ureq`), each key that is typed (`rustyline`), or each
-/// letter of a prompt (`tokenizers`).
-const DETAILED: [&str; 5] = ["exo", "events::", "quinn", "wgpu", "naga"];
-
-/// Whether a line may be shown, whatever the filter says.
-fn is_free_of_secrets(line: &tracing::Metadata<'_>) -> bool {
-    *line.level() <= tracing::Level::INFO || DETAILED.iter().any(|start| line.target().starts_with(start))
 }
 
 /// Longest value in a line of the log, in characters.

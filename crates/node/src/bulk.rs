@@ -349,6 +349,11 @@ impl Fetcher {
         }
         let (held, coming, wanted): (Vec<u8>, Vec<ChunkRef>, Vec<ChunkRun>) =
             postcard::from_bytes(&bytes).map_err(|_| wrong())?;
+        // Short numbers make long lists of few bytes, and each chunk is looked for in all runs.
+        if coming.len() > COMING_MAX || wanted.len() > WANTED_RUNS_MAX {
+            let (coming, wanted) = (coming.len(), wanted.len());
+            return Err(self.wrong(format!("lists of {coming} chunks and of {wanted} runs of chunks")));
+        }
         let held = HeldMap::decode(&held, model, manifest).ok_or_else(wrong)?;
         Ok(PeerChunks { held, coming: coming.into_iter().collect(), wanted })
     }
@@ -666,6 +671,20 @@ mod tests {
         let (to, _) = Store::open(&folder.join("to")).unwrap();
         let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
         to.prepare(&from.manifest(id).unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn more_runs_of_chunks_than_a_member_may_want_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let partial = expected(folder.path());
+        let run = ChunkRun { first: ChunkRef { file: 0, index: 0 }, count: 1 };
+        for (runs, is_taken) in [(WANTED_RUNS_MAX, true), (WANTED_RUNS_MAX + 1, false)] {
+            let lists = (partial.held(), Vec::<ChunkRef>::new(), vec![run; runs]);
+            let answer = postcard::to_allocvec(&lists).unwrap();
+            let member = FakeMember::start(move |_| (KIND_BYTES, answer.clone())).await;
+            let told = member.dialled().await.held(partial.manifest()).await;
+            assert_eq!(told.is_ok(), is_taken, "{runs}");
+        }
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ use exo_api::{AdminError, ClusterView};
 use exo_formats::Model;
 use exo_hub::{Cancel, Client, FetchPlan, HubError, Licence, Reference, Settings};
 use exo_machine::prediction_view;
-use exo_planner::{LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
+use exo_planner::{Figure, LinkFacts, Plan, PlanDevice, PlanError, PlanRequest, Remedy, WeightTypes};
 use exo_quant::Target;
 use exo_types::{DiskRoom, KvDType, ModelId, ModelShape, NodeId};
 use tokio::sync::watch;
@@ -67,6 +67,8 @@ pub struct FitsCluster {
     pub devices: Vec<PlanDevice>,
     /// The paths between them.
     pub links: Vec<LinkFacts>,
+    /// What a hop takes beside the wire, where that was measured.
+    pub hop_s: Option<Figure>,
     /// The room that the disks of nodes without a file have for it.
     pub disks: Vec<(NodeId, DiskRoom)>,
     /// Models whose layers nodes may have, where each fetches its own.
@@ -125,12 +127,12 @@ impl FitsCluster {
     ) -> Result<Self, AdminError> {
         let model = model.unwrap_or(ModelId([0; 32]));
         let inputs = planner_inputs(node, view, model, None).await?;
-        let PlanFacts { links, disks, .. } = plan_facts(node, model).await?;
+        let PlanFacts { links, hop_s, disks } = plan_facts(node, model).await?;
         let links = inputs.links(links);
         let devices = inputs.devices_without_idle();
         let CacheRequest { context_tokens, slots, cache_tokens, kv, .. } = usual;
         let (known, fetches) = (Arc::default(), None);
-        Ok(Self { devices, links, disks, known, fetches, context_tokens, slots, cache_tokens, kv })
+        Ok(Self { devices, links, hop_s, disks, known, fetches, context_tokens, slots, cache_tokens, kv })
     }
 
     /// With nothing in any memory. Disks stay as full as they are.
@@ -197,6 +199,7 @@ impl FitsCluster {
             cache_tokens,
             kv,
             links: self.links.clone(),
+            hop_s: self.hop_s,
             disks: model.disks.clone(),
             weight_types: model.weight_types.clone(),
             work_max: WORK_MAX,

@@ -102,7 +102,7 @@ pub use exo_machine::Notice;
 pub use files::{DataDir, FilesError, RunningApi, running_api};
 pub use heads::HeadReader;
 pub use host::{Host, SystemHost};
-pub use log_capture::LogCapture;
+pub use log_capture::{LogCapture, is_free_of_secrets};
 pub use logs::LogsError;
 pub use node::Node;
 pub use pairing::check_code;

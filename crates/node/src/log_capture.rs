@@ -1,7 +1,8 @@
 //! The last log lines of this process, kept in memory for `exo logs` and for other members that ask.
 //!
 //! Kept is what says what the node does: of exo's own parts everything from *debug* on, of libraries
-//! warnings. Prompts and answers are in no line of any level. A layer of the process's subscriber writes here
+//! warnings, and more of what is raised, but for [what may have secrets in it](is_free_of_secrets). Prompts
+//! and answers are in no line of any level. A layer of the process's subscriber writes here
 //! ([`LogCapture::layer`]); who starts a node installs it.
 
 use std::fmt;
@@ -172,8 +173,19 @@ impl LogCapture {
         let usual = if is_own { LevelFilter::DEBUG } else { LevelFilter::WARN };
         let raised = self.raised();
         let of_target = raised.iter().filter(|raised| target.starts_with(raised.target.as_str()));
-        *about.level() <= of_target.map(|raised| raised.level).fold(usual, LevelFilter::max)
+        is_free_of_secrets(about)
+            && *about.level() <= of_target.map(|raised| raised.level).fold(usual, LevelFilter::max)
     }
+}
+
+/// Whose lines may be logged below `info`: ours, and those of libraries that see neither tokens nor prompts.
+/// Others dump what goes over the line to a hub (`ureq`), each key that is typed (`rustyline`), or each
+/// letter of a prompt (`tokenizers`).
+const DETAILED: [&str; 5] = ["exo", "events::", "quinn", "wgpu", "naga"];
+
+/// Whether a line may be logged, whatever filters and raised levels say.
+pub fn is_free_of_secrets(line: &Metadata<'_>) -> bool {
+    *line.level() <= Level::INFO || DETAILED.iter().any(|start| line.target().starts_with(start))
 }
 
 fn told(line: LogLine) -> LogAnswerLine {
@@ -453,6 +465,19 @@ mod tests {
             let raised = capture.raise(&format!("t{number}"), LogLevel::Trace);
             assert_eq!(raised.is_ok(), number < RAISED_MAX - 1, "{number}");
         }
+    }
+
+    #[tokio::test]
+    async fn no_raised_level_keeps_what_libraries_that_see_secrets_say_below_info() {
+        let capture = LogCapture::default();
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(capture.layer()));
+        for target in ["ureq", "quinn"] {
+            capture.raise(target, LogLevel::Trace).unwrap();
+        }
+        tracing::trace!(target: "ureq_proto::util", "a dump");
+        tracing::info!(target: "ureq::run", "a request");
+        tracing::trace!(target: "quinn::connection", "a packet");
+        assert_eq!(texts(&capture), ["a request", "a packet"]);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use futures_util::StreamExt;
 use futures_util::future::join_all;
 
 pub use self::peers::Received;
-use self::peers::{Destination, FileSharer, Peer, PeerKind, Tell};
+use self::peers::{Destination, FileSharer, Lister, Peer, PeerKind, Tell};
 use crate::bulk::{FetchError, FetchProgress, SOURCES_MAX, SharedChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
@@ -47,7 +47,7 @@ pub struct Obtaining<'a> {
     destination: Destination<'a>,
     hub: &'a Arc<HubBytes>,
     partial: &'a Arc<PartialModel>,
-    /// The nearest first.
+    /// Those that know the model, the nearest first, and then those that may pull a file of it.
     peers: Vec<Peer<'a>>,
     /// How often a batch of the hub began or ended: odd while one is under way.
     hub_turns: AtomicU64,
@@ -58,7 +58,7 @@ pub struct Obtaining<'a> {
 /// What is left to members that are fetching it, and for how long.
 #[derive(Default)]
 struct LeftToOthers {
-    /// How many chunks were missing, and since when no more of them came.
+    /// How few chunks were missing, and since when they are no fewer.
     since: Option<(usize, Instant)>,
     /// Chunks that did not come in that time: they are left to no one any more.
     waited_out: BTreeSet<ChunkRef>,
@@ -75,7 +75,7 @@ impl LeftToOthers {
         is_left: impl Fn(&ChunkRef) -> bool,
     ) -> Vec<ChunkRef> {
         let is_late = |(count, since): (usize, Instant)| {
-            count == missing.len() && now.duration_since(since) > LEFT_TO_OTHERS_MAX
+            missing.len() >= count && now.duration_since(since) > LEFT_TO_OTHERS_MAX
         };
         if self.since.is_some_and(is_late) {
             self.waited_out.extend(missing.iter().filter(|chunk| is_left(chunk)));
@@ -86,7 +86,8 @@ impl LeftToOthers {
         self.has_begun |= !batch.is_empty();
         self.since = match self.since {
             _ if !batch.is_empty() => None,
-            Some((count, since)) if count == missing.len() => Some((count, since)),
+            // Who lists a chunk, and then does not, puts nothing off.
+            Some((count, since)) if missing.len() >= count => Some((count, since)),
             _ => Some((missing.len(), now)),
         };
         batch
@@ -102,10 +103,12 @@ impl<'a> Obtaining<'a> {
         (holders, members): (&'a [Holder], &'a [Holder]),
         received: Received<'a>,
     ) -> Self {
-        let layers = holders.iter().map(|holder| Peer::new(holder, PeerKind::Layers));
+        let layers = holders.iter().map(|holder| Peer::new(holder, PeerKind::Layers, &Lister::default()));
         let pulled = pulled_kinds(partial.manifest());
-        let of_pulls =
-            members.iter().flat_map(|member| pulled.iter().map(move |kind| Peer::new(member, *kind)));
+        let of_pulls = members.iter().flat_map(|member| {
+            let lister = Lister::default();
+            pulled.iter().map(move |kind| Peer::new(member, *kind, &lister))
+        });
         Self {
             destination: Destination { endpoint, partial, received },
             hub,
@@ -643,6 +646,33 @@ mod tests {
         assert!(rest <= sent && sent <= rest + rest / 20, "{sent} bytes left the hub for {rest}");
     }
 
+    #[tokio::test]
+    async fn all_files_that_a_member_may_pull_are_looked_for_over_one_channel() {
+        let (manifest, mock) = of_hub(BLOCK_BYTES);
+        let folder = tempfile::tempdir().unwrap();
+        let (partial, _) = node(folder.path(), &manifest, &mock, 0..0);
+        let none = postcard::to_allocvec(&None::<(Vec<u8>, Vec<u8>)>).unwrap();
+        let member = FakeMember::start(move |_| (KIND_BYTES, none.clone())).await;
+        let (of_member, lister) = (holder(&member), Lister::default());
+        // More files than a member serves channels of one other.
+        let kinds = (0..40).map(|file| PeerKind::Pulled { file, sha256: [7; 32] });
+        let peers: Vec<_> = kinds.map(|kind| Peer::new(&of_member, kind, &lister)).collect();
+        let to = Destination { endpoint: &member.own, partial: &partial, received: &|_, _| {} };
+        let looked = async {
+            while !peers.iter().all(|peer| peer.state().was_looked_at) {
+                tokio::time::sleep(FIRST_LOOK_EVERY).await;
+            }
+        };
+        tokio::select! {
+            _ = join_all(peers.iter().map(|peer| peer.look_on(to))) => {}
+            () = looked => {}
+        }
+        assert!(peers.iter().all(|peer| peer.state().failure().is_none()));
+        // And a second one over the other transport, where a machine is so slow that it is tried, too.
+        let channels = member.channels.load(Ordering::Relaxed);
+        assert!(channels <= 2, "{channels} channels");
+    }
+
     #[test]
     fn what_others_do_not_bring_in_time_is_fetched_and_nothing_else_of_what_they_fetch() {
         let chunk = |index| ChunkRef { file: 0, index };
@@ -662,5 +692,8 @@ mod tests {
         // And each one that comes puts the deadline off.
         assert!(others.batch(later + LEFT_TO_OTHERS_MAX, &all[4..8], next).is_empty());
         assert!(others.batch(later + 2 * LEFT_TO_OTHERS_MAX, &all[4..8], next).is_empty());
+        // One that is there for a moment, and then not, does not.
+        let last = later + 2 * LEFT_TO_OTHERS_MAX + Duration::from_secs(1);
+        assert_eq!(others.batch(last, &all[3..8], next), all[3..8]);
     }
 }

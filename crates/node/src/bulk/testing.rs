@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use exo_transport::{Endpoint, Incoming, MemberSet, NodeKey, Options};
@@ -23,6 +24,8 @@ pub(crate) struct FakeMember {
     pub(crate) own: Endpoint,
     pub(crate) node: NodeId,
     pub(crate) address: SocketAddr,
+    /// How many were opened to it.
+    pub(crate) channels: Arc<AtomicUsize>,
     answering: JoinHandle<()>,
 }
 
@@ -58,8 +61,11 @@ impl FakeMember {
         takes: Duration,
     ) -> Self {
         let (address, answer) = (other.local_addr(), Arc::new(answer));
+        let channels = Arc::new(AtomicUsize::new(0));
+        let opened = channels.clone();
         let answering = tokio::spawn(async move {
             while let Some(Incoming::Channel(channel)) = other.accept().await {
+                opened.fetch_add(1, Ordering::Relaxed);
                 let answer = answer.clone();
                 tokio::spawn(async move {
                     let (mut writer, mut reader) = channel.split(LIMITS);
@@ -80,7 +86,7 @@ impl FakeMember {
                 });
             }
         });
-        Self { own, node, address, answering }
+        Self { own, node, address, channels, answering }
     }
 
     pub(crate) async fn dialled(&self) -> Fetcher {

@@ -39,6 +39,7 @@ fn cluster(text: &str, context_tokens: u32) -> FitsCluster {
     FitsCluster {
         devices: devices.collect(),
         links: Vec::new(),
+        hop_s: None,
         disks: Vec::new(),
         known: Arc::default(),
         fetches: None,
@@ -442,7 +443,7 @@ async fn a_model_that_is_known_is_asked_about_as_that() {
         "journal": {"entries": 0, "head": ""},
     });
     let (_shown, view) = tokio::sync::watch::channel(serde_json::from_value(view).unwrap());
-    let known = ModelId([7; 32]);
+    let (known, hop_s) = (ModelId([7; 32]), Some(Figure::measured(2e-4)));
     let asked = tokio::spawn(async move {
         let mut asked = Vec::new();
         while let Some(Event::Asked { question, answer }) = inbox.next().await {
@@ -460,7 +461,7 @@ async fn a_model_that_is_known_is_asked_about_as_that() {
                 }
                 Question::PlanFacts { model } => {
                     asked.push(model);
-                    Answer::PlanFacts { links: Vec::new(), hop_s: None, disks: Vec::new() }
+                    Answer::PlanFacts { links: Vec::new(), hop_s, disks: Vec::new() }
                 }
                 _ => panic!("another question"),
             };
@@ -475,7 +476,8 @@ async fn a_model_that_is_known_is_asked_about_as_that() {
         cache_tokens: None,
         kv: KvDType::default(),
     };
-    FitsCluster::now(&node, &view, usual, Some(known)).await.unwrap();
+    let now = FitsCluster::now(&node, &view, usual, Some(known)).await.unwrap();
+    assert_eq!(now.hop_s, hop_s, "a hop takes what it takes in a plan");
     drop(node);
     assert_eq!(asked.await.unwrap(), [known, known]);
 }

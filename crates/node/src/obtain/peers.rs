@@ -1,7 +1,8 @@
 //! Members that a fetch of layers takes chunks from: what each says to have, and taking its share.
 //!
-//! A member is looked at all the while, over a channel of its own, and gives over another one. One that fails
-//! is left alone for a moment, and so is one that could not fetch from the hub for this node.
+//! A member is looked at all the while, over one channel for what it has of the model and one for all files
+//! that it may pull whole: a member serves a few channels of each other one. It gives over further ones. One
+//! that fails is left alone for a moment, and so is one that could not fetch from the hub for this node.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -77,10 +78,15 @@ impl PeerList {
     }
 }
 
+/// The channel over which a member is looked at, while it is open. Who looks takes it out, and puts it back
+/// once the answer is there: one whose answer is still to come is of no use to the next one.
+pub type Lister = Arc<tokio::sync::Mutex<Option<Fetcher>>>;
+
 /// A member.
 pub struct Peer<'a> {
     pub holder: &'a Holder,
     pub kind: PeerKind,
+    lister: Lister,
     state: Mutex<PeerState>,
 }
 
@@ -160,8 +166,8 @@ impl Sharer for FileSharer<'_> {
 }
 
 impl<'a> Peer<'a> {
-    pub fn new(holder: &'a Holder, kind: PeerKind) -> Self {
-        Self { holder, kind, state: Mutex::default() }
+    pub fn new(holder: &'a Holder, kind: PeerKind, lister: &Lister) -> Self {
+        Self { holder, kind, lister: lister.clone(), state: Mutex::default() }
     }
 
     pub fn state(&self) -> MutexGuard<'_, PeerState> {
@@ -175,18 +181,17 @@ impl<'a> Peer<'a> {
 
     /// Looks at what it has again and again.
     pub async fn look_on(&self, to: Destination<'_>) {
-        let mut lister = None;
         loop {
             if self.state().is_asked(Instant::now()) {
-                self.look(to, &mut lister).await;
+                self.look(to).await;
             }
             let is_idle = self.kind != PeerKind::Layers && self.state().list.is_none();
             tokio::time::sleep(if is_idle { IDLE_LOOK_EVERY } else { LOOK_EVERY }).await;
         }
     }
 
-    async fn look(&self, to: Destination<'_>, lister: &mut Option<Fetcher>) {
-        let listed = tokio::time::timeout(LOOK_MAX, self.list(to, lister)).await;
+    async fn look(&self, to: Destination<'_>) {
+        let listed = tokio::time::timeout(LOOK_MAX, self.list(to)).await;
         let late = |_| {
             let reason = format!("it did not say within {} s what it has", LOOK_MAX.as_secs());
             Err(FetchError::Broken { holder: self.holder.node, reason })
@@ -201,28 +206,31 @@ impl<'a> Peer<'a> {
             }
             // It may be told of the model in a moment.
             Err(FetchError::Refused { .. }) => self.state().list = None,
-            Err(error) => {
-                *lister = None;
-                self.give_up(&error);
-            }
+            Err(error) => self.give_up(&error),
         }
         self.state().was_looked_at = true;
     }
 
     /// What it has. A channel that it closed meanwhile is opened once more.
-    async fn list(
-        &self,
-        to: Destination<'_>,
-        lister: &mut Option<Fetcher>,
-    ) -> Result<Option<PeerList>, FetchError> {
-        if let Some(open) = lister {
-            match self.ask(to, open).await {
-                Err(FetchError::Broken { .. }) => *lister = None,
-                answer => return answer,
-            }
+    async fn list(&self, to: Destination<'_>) -> Result<Option<PeerList>, FetchError> {
+        let mut lister = self.lister.lock().await;
+        let (mut fetcher, was_open) = match lister.take() {
+            Some(open) => (open, true),
+            None => (self.dial(to).await?, false),
+        };
+        let mut answer = self.ask(to, &mut fetcher).await;
+        if was_open && matches!(answer, Err(FetchError::Broken { .. })) {
+            fetcher = self.dial(to).await?;
+            answer = self.ask(to, &mut fetcher).await;
         }
-        let dialled = Fetcher::dial(to.endpoint, self.holder.node, &self.holder.addresses).await?;
-        self.ask(to, lister.insert(dialled)).await
+        if matches!(answer, Ok(_) | Err(FetchError::Refused { .. })) {
+            *lister = Some(fetcher);
+        }
+        answer
+    }
+
+    async fn dial(&self, to: Destination<'_>) -> Result<Fetcher, FetchError> {
+        Fetcher::dial(to.endpoint, self.holder.node, &self.holder.addresses).await
     }
 
     async fn ask(&self, to: Destination<'_>, fetcher: &mut Fetcher) -> Result<Option<PeerList>, FetchError> {
@@ -277,7 +285,7 @@ impl<'a> Peer<'a> {
         let dialled = tokio::select! {
             biased;
             () = share.over() => return Ok(()),
-            dialled = Fetcher::dial(to.endpoint, self.holder.node, &self.holder.addresses) => dialled,
+            dialled = self.dial(to) => dialled,
         };
         let (mut fetcher, mut progress) = (dialled?, tell);
         let from = match self.kind {
@@ -319,7 +327,7 @@ impl<'a> Peer<'a> {
         share: &ChunkShare<'_>,
         tell: Tell<'_>,
     ) -> Result<(), FetchError> {
-        let mut fetcher = Fetcher::dial(to.endpoint, self.holder.node, &self.holder.addresses).await?;
+        let mut fetcher = self.dial(to).await?;
         // What a hub refuses a member, it refuses it for all of them.
         let mut refused = |_: ChunkRef, error: FetchError| -> Result<(), FetchError> { Err(error) };
         let mut progress = tell;
