@@ -728,7 +728,7 @@ fn a_wait_that_a_hub_asks_for_is_in_sight_while_it_lasts() {
         let begun = Instant::now();
         while cancel.hold_up().as_deref() != Some("it asks to wait 1 s") {
             assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", cancel.hold_up());
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::park_timeout(Duration::from_millis(5));
         }
         assert_eq!(head.join().unwrap().len(), 8);
     });

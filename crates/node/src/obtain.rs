@@ -145,7 +145,8 @@ impl<'a> Obtaining<'a> {
             std::future::pending::<Result<(), LibraryError>>().await
         };
         let fetched = async {
-            tokio::try_join!(self.from_peers(chunks, &tell), self.from_hub(chunks, &tell)).map(drop)
+            tokio::try_join!(self.fetch_from_peers(chunks, &tell), self.fetch_from_hub(chunks, &tell))
+                .map(drop)
         };
         tokio::select! {
             fetched = fetched => fetched,
@@ -154,7 +155,7 @@ impl<'a> Obtaining<'a> {
     }
 
     /// Fetches what members have until all chunks are here.
-    async fn from_peers(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
+    async fn fetch_from_peers(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
         loop {
             let missing = self.missing(chunks);
             if missing.is_empty() {
@@ -208,7 +209,7 @@ impl<'a> Obtaining<'a> {
     }
 
     /// Asks the hub for what no member has or brings, until all chunks are here.
-    async fn from_hub(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
+    async fn fetch_from_hub(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
         while !self.has_looked() {
             tokio::time::sleep(FIRST_LOOK_EVERY).await;
         }

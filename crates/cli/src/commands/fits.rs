@@ -75,8 +75,9 @@ async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<
     let context_tokens = args.context.unwrap_or(config.count("context_tokens")?);
     let (slots, cache_tokens) = (config.count("slots")?, config.flag::<u32>("cache_tokens")?);
     let (disks, known, fetches) = (Vec::new(), Arc::default(), None);
+    let hop_s = None; // measured where nodes run
     let cluster =
-        FitsCluster { devices, links, disks, known, fetches, context_tokens, slots, cache_tokens, kv };
+        FitsCluster { devices, links, hop_s, disks, known, fetches, context_tokens, slots, cache_tokens, kv };
     let Some(reference) = args.reference.clone() else { return show(&fits::fit_catalogue(&cluster), args) };
     let (settings, data_dir) = (super::pull::settings(config)?, config.data_dir());
     let work = asking(move |cancel| match known_here(&reference, &data_dir, &cluster)? {

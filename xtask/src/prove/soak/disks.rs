@@ -14,7 +14,7 @@ use crate::signals;
 const OPTIONS: &str = "size=64m,mode=700";
 /// What takes the rest.
 const FILL: &str = "fill";
-const BLOCK: [u8; 64 << 10] = [0; 64 << 10];
+static BLOCK: [u8; 64 << 10] = [0; 64 << 10];
 
 /// What there is at present: mounts outlive the process that made them.
 static MOUNTED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
