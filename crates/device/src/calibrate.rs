@@ -428,9 +428,7 @@ mod tests {
     #[test]
     fn keys_and_values_of_each_type_are_met_once_behind_an_eviction_and_a_product() {
         let device = FakeDevice::new(Duration::ZERO);
-        let layer = calibrate(&device).unwrap().layer.unwrap();
-        let rates = layer.kv_read_bytes_per_s.unwrap().by_type();
-        assert!(rates.iter().all(|(_, rate)| *rate > 0.0), "{rates:?}");
+        calibrate(&device).unwrap();
         for dtype in [KvDType::F32, KvDType::Q8] {
             let (mut is_evicted, mut is_awake, mut met) = (false, false, 0);
             for event in device.events() {

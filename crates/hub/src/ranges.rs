@@ -20,7 +20,7 @@ use crate::{Cancel, Client, HubError, address, client, identity, retry};
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
 /// A range with so small a part of the rate of the chunk before it is asked for again: on one connection of
-/// many the line may be bad.
+/// many the line may be bad. Each time the part becomes a quarter: the whole line may be slow now.
 const SLOW_PART: u64 = 32;
 /// What is hashed and written at once: it is still in the processor's own memory then.
 const PIECE_BYTES: usize = 256 << 10;
@@ -94,8 +94,8 @@ struct PartialChunk {
     len: usize,
     /// Of those, what was passed on and is not in memory any more.
     stored: usize,
-    /// It was slower than others, and is asked for again once for that: the whole line may be slow now.
-    was_slow: bool,
+    /// How often it was asked for again because it was slower than others.
+    slow_count: u32,
     blocks: BlockHasher,
 }
 
@@ -106,7 +106,7 @@ impl PartialChunk {
     }
 
     fn clear(&mut self) {
-        (self.len, self.stored, self.was_slow) = (0, 0, false);
+        (self.len, self.stored, self.slow_count) = (0, 0, 0);
         self.blocks.clear();
     }
 
@@ -250,7 +250,7 @@ impl Fetch<'_> {
         };
         let (begun, is_fresh) = (Instant::now(), partial.len == 0);
         let slow_part = self.chunk_rate.load(Ordering::Relaxed) / SLOW_PART;
-        let slow_below = if partial.was_slow { 0 } else { slow_part }.max(SLOW_BYTES_PER_S);
+        let slow_below = (slow_part >> (2 * partial.slow_count).min(63)).max(SLOW_BYTES_PER_S);
         let mut pace = Pace::begin(self.client.settings().stall, slow_below);
         while partial.len < len {
             let memory_len = match &self.store {
@@ -274,7 +274,7 @@ impl Fetch<'_> {
                 return Err(HubError::Cancelled.into());
             }
             if let Some(rate) = pace.slow_after(came).filter(|_| !self.limit.is_set()) {
-                partial.was_slow = true;
+                partial.slow_count += 1;
                 return Err(broken(format!("the answer came with {rate} bytes a second")));
             }
         }
