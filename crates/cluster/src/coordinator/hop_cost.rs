@@ -15,8 +15,8 @@ use crate::{State, StateInstance};
 /// else.
 const HOP_S: RangeInclusive<f64> = 1e-6..=5e-3;
 
-/// In seconds, over these `links`; `None` before any pipeline gave such an answer. Of each only the node counts
-/// that schedules it, and the median is that of nodes: none counts twice, however many it schedules.
+/// In seconds, over these `links`; `None` before any pipeline gave such an answer. Of each only the node
+/// counts that schedules it, and the median is that of nodes: none counts twice, however many it schedules.
 pub fn hop_seconds(
     reports: &BTreeMap<NodeId, NodeReport>,
     links: &[LinkFacts],
