@@ -19,21 +19,19 @@ const READ_BYTES: usize = 64 << 10;
 /// Finds out whether bytes come too slowly.
 pub(crate) struct Pace {
     stall: Duration,
-    slow_below: u64,
     since: Instant,
     bytes: u64,
     slow_stalls: u32,
 }
 
 impl Pace {
-    /// Beginning now. `stall` is the silence that a read bears, `slow_below` the bytes a second that are not
-    /// too few.
-    pub(crate) fn begin(stall: Duration, slow_below: u64) -> Self {
-        Self { stall, slow_below, since: Instant::now(), bytes: 0, slow_stalls: 0 }
+    /// Beginning now. `stall` is the silence that a read bears.
+    pub(crate) fn begin(stall: Duration) -> Self {
+        Self { stall, since: Instant::now(), bytes: 0, slow_stalls: 0 }
     }
 
-    /// So many bytes came; the rate if it is too low.
-    pub(crate) fn slow_after(&mut self, bytes: u64) -> Option<u64> {
+    /// So many bytes came; the rate if it is too low, which `slow_below` bytes a second are not.
+    pub(crate) fn slow_after(&mut self, bytes: u64, slow_below: u64) -> Option<u64> {
         self.bytes += bytes;
         let elapsed = self.since.elapsed();
         if elapsed < self.stall {
@@ -41,7 +39,7 @@ impl Pace {
         }
         let rate = (self.bytes as f64 / elapsed.as_secs_f64()) as u64;
         (self.since, self.bytes) = (Instant::now(), 0);
-        self.slow_stalls = if rate < self.slow_below { self.slow_stalls + 1 } else { 0 };
+        self.slow_stalls = if rate < slow_below { self.slow_stalls + 1 } else { 0 };
         (self.slow_stalls >= SLOW_STALLS).then_some(rate)
     }
 }
@@ -68,7 +66,7 @@ pub(crate) struct Bounds {
 /// The whole body.
 pub(crate) fn read(body: &mut Body, bounds: &Bounds, cancel: &Cancel) -> Result<Vec<u8>, BodyError> {
     let Bounds { bytes_max, time_max, stall } = *bounds;
-    let (begun, mut pace) = (Instant::now(), Pace::begin(stall, SLOW_BYTES_PER_S));
+    let (begun, mut pace) = (Instant::now(), Pace::begin(stall));
     let (mut bytes, mut reader) = (Vec::new(), body.as_reader());
     loop {
         let at = bytes.len();
@@ -84,7 +82,7 @@ pub(crate) fn read(body: &mut Body, bounds: &Bounds, cancel: &Cancel) -> Result<
             Ok(_) if cancel.is_cancelled() => return Err(BodyError::Cancelled),
             Ok(_) => {}
         }
-        if let Some(rate) = pace.slow_after(came as u64) {
+        if let Some(rate) = pace.slow_after(came as u64, SLOW_BYTES_PER_S) {
             return broken(format!("it came with {rate} bytes a second and was given up"));
         }
         // A large document on a slow line comes all the same.

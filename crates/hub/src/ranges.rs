@@ -249,9 +249,7 @@ impl Fetch<'_> {
             RangeError::Passing(ureq::Error::Io(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, text)))
         };
         let (begun, is_fresh) = (Instant::now(), partial.len == 0);
-        let slow_part = self.chunk_rate.load(Ordering::Relaxed) / SLOW_PART;
-        let slow_below = (slow_part >> (2 * partial.slow_count).min(63)).max(SLOW_BYTES_PER_S);
-        let mut pace = Pace::begin(self.client.settings().stall, slow_below);
+        let mut pace = Pace::begin(self.client.settings().stall);
         while partial.len < len {
             let memory_len = match &self.store {
                 ChunkStore::Pieces(pieces) if partial.bytes().len() >= PIECE_BYTES => {
@@ -273,7 +271,10 @@ impl Fetch<'_> {
             if self.work.is_over() || self.limit.take(came, self.cancel) {
                 return Err(HubError::Cancelled.into());
             }
-            if let Some(rate) = pace.slow_after(came).filter(|_| !self.limit.is_set()) {
+            // Others may have come since this one began.
+            let slow_part = self.chunk_rate.load(Ordering::Relaxed) / SLOW_PART;
+            let slow_below = (slow_part >> (2 * partial.slow_count).min(63)).max(SLOW_BYTES_PER_S);
+            if let Some(rate) = pace.slow_after(came, slow_below).filter(|_| !self.limit.is_set()) {
                 partial.slow_count += 1;
                 return Err(broken(format!("the answer came with {rate} bytes a second")));
             }
