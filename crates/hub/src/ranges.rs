@@ -57,7 +57,7 @@ pub(crate) struct Fetch<'a> {
     pub(crate) cancel: &'a Cancel,
     pub(crate) etag: Mutex<Option<String>>,
     pub(crate) wrong: AtomicU32,
-    /// Bytes a second of the last chunk that came in one piece; 0 before.
+    /// Bytes a second of the last chunk, not a small one, that came in one piece; 0 before.
     pub(crate) chunk_rate: AtomicU64,
     /// Attempts without a single byte between them.
     pub(crate) tries_max: u32,
@@ -279,7 +279,8 @@ impl Fetch<'_> {
                 return Err(broken(format!("the answer came with {rate} bytes a second")));
             }
         }
-        if is_fresh {
+        // What is smaller says how long an answer takes to begin.
+        if is_fresh && len >= PIECE_BYTES {
             let rate = len as f64 / begun.elapsed().as_secs_f64();
             self.chunk_rate.store(rate as u64, Ordering::Relaxed);
         }
