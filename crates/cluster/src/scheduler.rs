@@ -66,7 +66,7 @@ pub use self::types::{
     UnknownSpeculation,
 };
 use crate::failures::{PipelineFailure, TermEnd};
-use crate::wire::{AloneTimes, StageCommand, StagePages, StageRange, TokensMessage, limits};
+use crate::wire::{AloneTimes, StageCommand, StagePages, StageSet, TokensMessage, limits};
 
 /// How often a driver without a token hears that its sequence is on its way.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
@@ -90,7 +90,7 @@ pub struct Scheduler {
     /// Grows with every admission: the order of prompts, and what tells two lives of one id apart.
     tickets: u64,
     /// Stages that lack the pages that the others kept when the term began.
-    rebuilds: Option<StageRange>,
+    rebuilds: Option<StageSet>,
     /// Whether the last step was for these alone.
     rebuilt_last: bool,
     /// Commands for the next step.

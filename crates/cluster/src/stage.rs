@@ -37,7 +37,7 @@ use self::rows::KeptRows;
 pub use self::types::{ComputeResult, FailedSequence, StageGeometry, StageInput, StageOutput};
 use crate::page_chain::{PageChain, PageHash};
 use crate::wire::{
-    DataMessage, PipelineBreak, StageCommand, StagePages, StageRange, StepFailure, StepMessage,
+    DataMessage, PipelineBreak, StageCommand, StagePages, StageSet, StepFailure, StepMessage,
 };
 use crate::{MessageKind, Undeliverable};
 
@@ -60,7 +60,7 @@ pub struct StageMachine {
     /// Pages that step 0 named and that are to be computed here.
     lacking: BTreeSet<PageKey>,
     /// Stages that lack pages since step 0.
-    rebuilds: Option<StageRange>,
+    rebuilds: Option<StageSet>,
     /// While some do: the kept pages that open sequences began with, those that this stage lacks included.
     begun: BTreeMap<SequenceId, Vec<PageKey>>,
     /// Rows that it sent on.
@@ -128,7 +128,7 @@ struct Computing {
     /// How long each stage in front of this one computed it, in microseconds.
     computed_us: Vec<u32>,
     began: Time,
-    rebuilds: Option<StageRange>,
+    rebuilds: Option<StageSet>,
     /// Of a step that other stages compute: the rows that go on, of pages that are kept.
     passed: Option<Bytes>,
 }

@@ -31,7 +31,7 @@ pub use control::{
 };
 pub(crate) use data::sampling_bytes_about;
 pub use data::{
-    AloneTimes, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StageRange,
+    AloneTimes, DataMessage, EndReason, PhaseTimes, SequenceTimes, StageCommand, StagePages, StageSet,
     StepFailure, StepMessage, Submission, TokenResult, TokensMessage, spec_bytes_about,
 };
 pub use limits::{BACKUP_BYTES_MAX, clip};

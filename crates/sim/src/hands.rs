@@ -22,19 +22,23 @@ const FETCH_RATE: u64 = 400_000_000;
 /// How long a device that gave no numbers is left out: a run ends before a node's ten minutes.
 const QUARANTINE: Duration = Duration::from_secs(8);
 
-/// Whether a stage that lacks pages is given rows that were sent before.
-fn is_of_kept_rows(message: &Outgoing) -> bool {
-    let Outgoing::Data(message) = message else { return false };
-    let DataMessage::Step(step) = &**message else { return false };
-    let is_first = step.rebuilds.is_some_and(|range| range.first == step.stage);
-    is_first && !step.rows.is_empty()
-}
-
-/// Whether first stages alone have computed what it is about.
-fn is_of_first_stages(message: &Outgoing) -> bool {
-    let Outgoing::Data(message) = message else { return false };
-    let DataMessage::Step(step) = &**message else { return false };
-    step.frame.step > 0 && step.rebuilds.is_some_and(|range| range.first == 0 && range.end == step.stage)
+/// What a message shows of stages that rebuild pages.
+fn rebuilding(message: &Outgoing) -> Option<&'static str> {
+    let Outgoing::Data(message) = message else { return None };
+    let DataMessage::Step(step) = &**message else { return None };
+    let (stages, stage) = (step.rebuilds?, step.stage as usize);
+    let before = stage.checked_sub(1)?;
+    match (stages.has(before), stages.has(stage)) {
+        (true, false) if step.frame.step > 0 && (0..stage).all(|stage| stages.has(stage)) => {
+            Some("first stages rebuilt")
+        }
+        (false, true) if step.rows.is_empty() => None,
+        (false, true) if !stages.has(0) && (1..before).any(|stage| stages.has(stage)) => {
+            Some("kept rows sent to one more stage")
+        }
+        (false, true) => Some("kept rows sent"),
+        _ => None,
+    }
 }
 
 impl World {
@@ -48,11 +52,8 @@ impl World {
             Effect::Burst { from, addresses } => self.burst(node, from, &addresses),
             Effect::Send { link, message } => {
                 self.overhear(node, link, &message);
-                if is_of_kept_rows(&message) {
-                    self.fired("kept rows sent");
-                }
-                if is_of_first_stages(&message) {
-                    self.fired("first stages rebuilt");
+                if let Some(what) = rebuilding(&message) {
+                    self.fired(what);
                 }
                 self.send(node, link, message);
             }

@@ -526,6 +526,36 @@ fn a_lost_stage_is_rebuilt_from_kept_rows_and_none_in_front_computes_again() {
     assert!(rebuilt > 0, "no stage was lost that had another in front and pages behind it");
 }
 
+/// Two of six nodes are lost under an answer with a long prompt, at once or the second one while the first
+/// is being replaced. Where both had stages, not beside each other and none the first, each of the new ones
+/// computes from the rows of its own neighbour, and no stage in front computes a page again.
+#[test]
+fn two_lost_stages_that_are_no_neighbours_are_both_rebuilt_from_kept_rows() {
+    const PROMPT: u32 = 80;
+    const NODES: usize = 6;
+    let crash = |node: usize| FaultKind::Crash { node, end: End::Killed, down: Duration::from_secs(60) };
+    let pairs = (0..NODES).flat_map(|first| (first + 1..NODES).map(move |second| [first, second]));
+    let mut rebuilt = 0;
+    for pair in pairs {
+        let mut client = clients::list(SEED, 1, 5_000, 5_000).remove(0);
+        client.node = (0..NODES).find(|node| !pair.contains(node)).unwrap_or_default();
+        client.cancel = None;
+        client.choices.truncate(1);
+        client.choices[0].prompt = (5..5 + PROMPT).collect();
+        client.choices[0].max_tokens = 40;
+        for (at, behind) in [(5_500, 0), (5_560, 0), (5_620, 0), (5_560, 250), (5_560, 500)] {
+            let faults = [(at, crash(pair[0])), (at + behind, crash(pair[1]))];
+            let clients = vec![client.clone()];
+            let report = run(Scenario { stages_min: 4, clients, ..scenario(NODES, true, &faults, 5) });
+            let context = format!("{pair:?} at {at} ms, {behind} ms apart: {:?}", report.failed);
+            assert_eq!((report.failure, report.answered), (None, 1), "{context}");
+            let are_apart = report.fired.contains_key("kept rows sent to one more stage");
+            rebuilt += u32::from(are_apart && report.embedded < 2 * u64::from(PROMPT));
+        }
+    }
+    assert!(rebuilt > 0, "no two stages were rebuilt without a first one that computed the prompt again");
+}
+
 /// The first stage is lost under an answer with a long prompt, or its node is drained. Whoever has it next
 /// computes the prompt again from its tokens, and no stage behind it does.
 #[test]

@@ -13,7 +13,7 @@ use super::preemption::Shares;
 use super::queue::Waiting;
 use super::sequence::{Guesser, REPORT_BUDGET, Running};
 use super::{Flight, Scheduler, SchedulerOutput, Speculation, StepSize};
-use crate::wire::{StageCommand, StageRange, StepMessage, Submission, limits};
+use crate::wire::{StageCommand, StageSet, StepMessage, Submission, limits};
 
 /// Sequences opened in front of one step. With the next bound it keeps a step's header within its limit.
 const OPENS_MAX: usize = 16;
@@ -147,7 +147,7 @@ impl Scheduler {
     /// The parts of the next step: the longest waiting decodes, then prompts in order of admission. Decodes
     /// are spread over as many micro-batches as there are stages, so that no stage idles while another
     /// computes. Or, in turn with those, a part of what some stages alone must rebuild.
-    fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> (Vec<StepSequence>, Option<StageRange>) {
+    fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> (Vec<StepSequence>, Option<StageSet>) {
         let decoding = self.running.values().filter(|r| r.is_decoding()).count();
         if !self.rebuilt_last
             && let Some(part) = self.take_rebuild(decoding > 0)
@@ -253,7 +253,7 @@ impl Scheduler {
         sequences
     }
 
-    fn send(&mut self, now: Time, sequences: Vec<StepSequence>, rebuilds: Option<StageRange>) -> StepMessage {
+    fn send(&mut self, now: Time, sequences: Vec<StepSequence>, rebuilds: Option<StageSet>) -> StepMessage {
         self.rebuilt_last = rebuilds.is_some();
         self.steps += 1;
         self.step_last += 1;

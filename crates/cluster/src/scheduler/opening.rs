@@ -13,7 +13,7 @@ use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term, Time, WireDType};
 use super::pages::Pages;
 use super::{Scheduler, SchedulerOutput};
 use crate::failures::{CacheMismatch, Missing, MissingPart, PipelineFailure, TermEnd};
-use crate::wire::{StagePages, StageRange, StepMessage, TokensMessage};
+use crate::wire::{StagePages, StageSet, StepMessage, TokensMessage};
 
 /// After a stage said that it is not there, or a link is not open.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -38,7 +38,7 @@ pub(super) struct Opening {
     /// Pages of the term before, to be kept by all stages.
     pub(super) kept: Vec<PageKey>,
     /// Stages that were found without these.
-    pub(super) rebuilds: Option<StageRange>,
+    pub(super) rebuilds: Option<StageSet>,
 }
 
 impl Opening {
@@ -155,7 +155,7 @@ impl Scheduler {
         let term = self.terms.current;
         let Some(opening) = &mut self.opening else { return false };
         let (said, found) = (opening.rebuilds, tokens.rebuilds);
-        let is_part = found.is_none_or(|range| range.is_part_of(self.placement.stages.len()));
+        let is_part = found.is_none_or(|stages| stages.is_part_of(self.placement.stages.len()));
         // In the first term a stage names what it keeps where the scheduler names nothing.
         let is_offer = term == Term::FIRST && opening.kept.is_empty() && found.is_some();
         if is_offer && is_part {
@@ -165,8 +165,9 @@ impl Scheduler {
         if is_offer && is_unasked {
             return true;
         }
-        // Who finds other stages the second time would find others for ever.
-        let is_sound = is_part && (said.is_none() || said == found);
+        // A stage that lacks all goes on lacking it: that they become more comes to an end.
+        let is_still_so = |said: StageSet| found.is_some_and(|found| found.includes(said));
+        let is_sound = is_part && said.is_none_or(is_still_so);
         let kept = if is_sound { tokens.kept.as_slice() } else { &[] };
         let is_same = self.pages.retain(kept);
         let rebuilds = found.filter(|_| self.pages.cached() > 0);

@@ -113,8 +113,8 @@ impl StageMachine {
     fn forward(&self, done: Computing, rows: Bytes, out: &mut Vec<StageOutput>) {
         let Computing { commands, frame, failures, pages, kept, computed_us, rebuilds, .. } = done;
         let (next, rows_dtype) = (self.index + 1, WireDType::F32);
-        // Behind the stages that compute it nobody does.
-        let rows = if rebuilds.is_none_or(|range| range.has(next)) { rows } else { Bytes::new() };
+        // A stage that does not compute it takes none.
+        let rows = if rebuilds.is_none_or(|stages| stages.has(next)) { rows } else { Bytes::new() };
         let to = self.placement.stages[next].leader().node;
         let stage = next as u32;
         let message = StepMessage {

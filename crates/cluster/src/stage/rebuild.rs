@@ -2,9 +2,10 @@
 //!
 //! Step 0 finds out: a stage that has none of the pages that it names says so instead of striking them out,
 //! and the stage in front of it strikes out those whose rows it did not keep. A sequence that begins with
-//! such pages has them computed by the stages that lack them alone, and kept there under the same names. What
-//! a stage keeps outlives its placement, as long as its engine stays and the next placement is of the same
-//! instance.
+//! such pages has them computed by the stages that lack them alone, in the same steps wherever they are in
+//! the pipeline, and kept there under the same names. What a stage keeps outlives its placement, as long as
+//! its engine stays and the next placement is of the same instance. When the next stage is lost before that
+//! is done, one that has computed the smaller part of it begins again.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use exo_types::{InstanceId, PageKey, StepFrame, StepSequence};
 use super::rows::KeptRows;
 use super::{Open, StageMachine};
 use crate::page_chain::PageHash;
-use crate::wire::{PageFault, PipelineBreak, SequenceFault, StageRange};
+use crate::wire::{PageFault, PipelineBreak, SequenceFault, StageSet};
 
 /// What a stage leaves to the next one on its engine.
 #[derive(Clone, Debug)]
@@ -44,6 +45,7 @@ impl StagePagesLeft {
 impl StageMachine {
     /// What it keeps, for the next placement of its instance.
     pub fn into_left(mut self) -> StagePagesLeft {
+        self.forget_beginning();
         self.rows.retain(|key| self.kept.contains_key(key));
         StagePagesLeft { instance: self.placement.instance, kept: self.kept, rows: self.rows }
     }
@@ -74,31 +76,32 @@ impl StageMachine {
     }
 
     /// Whether it computes a step that is for these stages only, if it is for some.
-    pub(super) fn computes(&self, rebuilds: Option<StageRange>) -> bool {
-        rebuilds.is_none_or(|range| range.has(self.index))
+    pub(super) fn computes(&self, rebuilds: Option<StageSet>) -> bool {
+        rebuilds.is_none_or(|stages| stages.has(self.index))
+    }
+
+    /// When it has computed less of what it lacked than it still lacks, it forgets that: it computes all of it
+    /// again by itself, and no other stage computes the rest.
+    pub(super) fn forget_beginning(&mut self) {
+        if self.lacking.len() > self.kept.len() {
+            self.kept.clear();
+        }
     }
 
     /// With step 0: whether this stage lacks all of the pages that those in front keep, or which of them it
     /// has.
-    pub(super) fn find_lacking(&mut self, kept: &mut Vec<PageKey>, rebuilds: &mut Option<StageRange>) {
-        let (index, named) = (self.index as u32, kept.len());
+    pub(super) fn find_lacking(&mut self, kept: &mut Vec<PageKey>, rebuilds: &mut Option<StageSet>) {
+        let (index, named) = (self.index, kept.len());
         self.lacking.clear();
-        let lacks_all = !kept.is_empty() && !kept.iter().any(|key| self.kept.contains_key(key));
-        let with_this = match *rebuilds {
-            None => Some(StageRange { first: index, end: index + 1 }),
-            Some(range) if range.has(self.index) => Some(range),
-            Some(range) if range.end == index => Some(StageRange { end: index + 1, ..range }),
-            Some(_) => None, // stages between have them
-        };
-        match with_this.filter(|_| lacks_all) {
-            Some(range) => {
-                *rebuilds = Some(range);
-                self.lacking = kept.iter().copied().collect();
-            }
-            None if rebuilds.is_some_and(|range| range.has(self.index)) => kept.clear(),
-            None => kept.retain(|key| self.kept.contains_key(key)),
+        if !kept.is_empty() && !kept.iter().any(|key| self.kept.contains_key(key)) {
+            *rebuilds = Some(rebuilds.unwrap_or_default().with(index));
+            self.lacking = kept.iter().copied().collect();
+        } else if rebuilds.is_some_and(|stages| stages.has(index)) {
+            kept.clear();
+        } else {
+            kept.retain(|key| self.kept.contains_key(key));
         }
-        if rebuilds.is_some_and(|range| range.first == index + 1) {
+        if rebuilds.is_some_and(|stages| stages.has(index + 1) && !stages.has(index)) {
             kept.retain(|key| self.rows.of(*key).is_some());
             self.rows.promise(kept);
         }
@@ -133,10 +136,9 @@ impl StageMachine {
         PipelineBreak::Position { step, sequence, start, end, length, context }
     }
 
-    /// The rows that the stage behind this one computes from, where it is the first that lacks them: those of
-    /// whole pages.
+    /// The rows that the stage behind this one computes from, where it lacks pages: those of whole pages.
     pub(super) fn rows_of(&self, step: u64, parts: &[StepSequence]) -> Result<Bytes, PipelineBreak> {
-        if self.rebuilds.is_none_or(|range| range.first as usize != self.index + 1) {
+        if self.rebuilds.is_none_or(|stages| !stages.has(self.index + 1)) {
             return Ok(Bytes::new());
         }
         let page_tokens = self.geometry.page_tokens;

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use exo_types::{FailureKind, NodeId, PageKey, StepFrame, Term};
 
 use super::{StageInput, StageMachine, StageOutput};
-use crate::wire::{DataMessage, Missing, MissingPart, PipelineBreak, StageRange, StepMessage, limits};
+use crate::wire::{DataMessage, Missing, MissingPart, PipelineBreak, StageSet, StepMessage, limits};
 
 impl StageMachine {
     /// The term whose steps it takes.
@@ -53,7 +53,7 @@ impl StageMachine {
         self.offers |= self.inherits && is_first && names_nothing && self.index > 0;
         if self.offers && is_first && names_nothing {
             message.kept = self.kept.keys().copied().take(limits::PAGES_OF_TERM_MAX).collect();
-            message.rebuilds = Some(StageRange { first: 0, end: self.index as u32 });
+            message.rebuilds = Some(StageSet::of(0..self.index));
         }
     }
 
@@ -113,6 +113,7 @@ impl StageMachine {
 
     /// Nothing of an earlier term counts any more, but for kept pages that step 0 names.
     fn begin_term(&mut self, term: Term, kept: &[PageKey], out: &mut Vec<StageOutput>) {
+        self.forget_beginning();
         let named: BTreeSet<PageKey> = kept.iter().copied().collect();
         self.kept.retain(|key, _| named.contains(key));
         self.rows.retain(|key| self.kept.contains_key(key));

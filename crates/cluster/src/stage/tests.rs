@@ -780,10 +780,12 @@ fn in_next(mut message: StepMessage) -> StepMessage {
 fn rebuilding(index: usize, rows: &[u8]) -> StepMessage {
     let part = StepSequence { sample: false, ..part(1, 0, &[1, 2]) };
     let step = step(index, 1, vec![open_behind(1, &[1, 2, 3], &[7])], vec![part]);
-    in_next(StepMessage { rebuilds: Some(MIDDLE), rows: rows.to_vec().into(), ..step })
+    in_next(StepMessage { rebuilds: Some(middle()), rows: rows.to_vec().into(), ..step })
 }
 
-const MIDDLE: StageRange = StageRange { first: 1, end: 2 };
+fn middle() -> StageSet {
+    StageSet::of([1])
+}
 
 /// Lets step 0 of a term go through it; gives what it sends on.
 fn first_step(s: &mut StageMachine, message: StepMessage) -> StepMessage {
@@ -809,8 +811,8 @@ fn the_stage_in_front_of_one_that_was_loaded_anew_computes_nothing_and_sends_the
     let named = || StepMessage { kept: vec![PageKey(7), PageKey(8)], ..in_next(step_0(0)) };
     let on = first_step(&mut s, named());
     assert_eq!((on.kept, on.rebuilds), (vec![PageKey(7)], None));
-    let on = first_step(&mut s, in_term(2, StepMessage { rebuilds: Some(MIDDLE), ..named() }));
-    assert_eq!((on.kept, on.rebuilds), (vec![PageKey(7)], Some(MIDDLE)));
+    let on = first_step(&mut s, in_term(2, StepMessage { rebuilds: Some(middle()), ..named() }));
+    assert_eq!((on.kept, on.rebuilds), (vec![PageKey(7)], Some(middle())));
     assert_eq!(show(&feed(&mut s, in_term(2, rebuilding(0, &[])))), ["compute 1: rows 0"]);
     let out = done(&mut s, 1, ComputeResult::Rows(Bytes::new()));
     assert_eq!(show(&out), ["step 1 to 2: 1@0 rows 16 failures 0"]);
@@ -825,7 +827,7 @@ fn a_stage_that_was_loaded_anew_says_so_and_computes_what_it_lacks() {
     let geometry = fresh(1).geometry;
     let mut s = StageMachine::new(placement(1, 2, &[1, 2, 3]), 1, geometry);
     let on = first_step(&mut s, StepMessage { kept: vec![PageKey(7)], ..in_next(step_0(1)) });
-    assert_eq!((on.kept, on.rebuilds), (vec![PageKey(7)], Some(MIDDLE)));
+    assert_eq!((on.kept, on.rebuilds), (vec![PageKey(7)], Some(middle())));
     let out = feed(&mut s, rebuilding(1, &[0; 16]));
     assert_eq!(show(&out), ["compute 1: 1@0 rows 16"]);
     let [StageOutput::Compute { commands, .. }] = &out[..] else { panic!("{out:?}") };
@@ -837,17 +839,43 @@ fn a_stage_that_was_loaded_anew_says_so_and_computes_what_it_lacks() {
 }
 
 #[test]
-fn stages_that_lack_pages_are_one_range_of_neighbours_and_one_behind_others_strikes_out() {
+fn stages_that_lack_pages_need_not_be_neighbours() {
     let geometry = fresh(2).geometry;
-    let lacks_behind = |first: u32, end: u32| {
+    let lacks_besides = |stages: &[usize]| {
         let mut s = StageMachine::new(placement(1, 2, &[1, 2, 3, 4]), 2, geometry);
-        let (kept, rebuilds) = (vec![PageKey(7)], Some(StageRange { first, end }));
+        let (kept, rebuilds) = (vec![PageKey(7)], Some(StageSet::of(stages.iter().copied())));
         let on = first_step(&mut s, StepMessage { kept, rebuilds, ..in_next(step_0(2)) });
         (on.kept.len(), on.rebuilds)
     };
-    assert_eq!(lacks_behind(1, 2), (1, Some(StageRange { first: 1, end: 3 })));
-    assert_eq!(lacks_behind(1, 3), (1, Some(StageRange { first: 1, end: 3 })), "said by the scheduler");
-    assert_eq!(lacks_behind(0, 1), (0, Some(StageRange { first: 0, end: 1 })), "stage 1 has them");
+    let all = |stages: [usize; 2]| (1, Some(StageSet::of(stages)));
+    assert_eq!(lacks_besides(&[1]), all([1, 2]));
+    assert_eq!(lacks_besides(&[1, 2]), all([1, 2]), "said by the scheduler");
+    assert_eq!(lacks_besides(&[0]), all([0, 2]), "stage 1 has them");
+}
+
+/// Stage 1 lacks these pages, computes the first of them, and the term ends.
+fn interrupted_behind_one(lacked: &[u64]) -> (StageMachine, StepMessage) {
+    let kept: Vec<PageKey> = lacked.iter().copied().map(PageKey).collect();
+    let mut s = StageMachine::new(placement(1, 2, &[1, 2, 3]), 1, fresh(1).geometry);
+    let named = StepMessage { kept, ..in_next(step_0(1)) };
+    first_step(&mut s, named.clone());
+    feed(&mut s, rebuilding(1, &[0; 16]));
+    done(&mut s, 1, ComputeResult::Rows(vec![0; 16].into()));
+    feed(&mut s, in_next(step(1, 2, vec![keep(1, &[(0, 7)])], vec![part(1, 2, &[3])])));
+    assert_eq!(s.pages_kept(), 1);
+    (s, in_term(2, named))
+}
+
+#[test]
+fn a_stage_that_is_interrupted_at_the_beginning_of_what_it_lacks_begins_again() {
+    let (mut s, named) = interrupted_behind_one(&[7, 8, 9]);
+    assert!(s.clone().into_left().keys().is_empty(), "nor does it leave anything to the next placement");
+    let on = first_step(&mut s, named);
+    assert_eq!((on.kept.len(), on.rebuilds, s.pages_kept()), (3, Some(middle()), 0));
+    let (mut s, named) = interrupted_behind_one(&[7, 8]);
+    assert_eq!(s.clone().into_left().keys(), [PageKey(7)]);
+    let on = first_step(&mut s, named);
+    assert_eq!((on.kept, on.rebuilds, s.pages_kept()), (vec![PageKey(7)], None, 1), "half of it is done");
 }
 
 #[test]
@@ -855,7 +883,7 @@ fn a_stage_names_what_it_keeps_to_a_scheduler_that_names_nothing_in_the_first_te
     let geometry = fresh(1).geometry;
     let next = || StageMachine::new(placement(1, 2, &[4, 2, 3]), 1, geometry).inheriting(busy().into_left());
     let (nothing, names) = (|| in_next(step_0(1)), vec![PageKey(7)]);
-    let in_front = Some(StageRange { first: 0, end: 1 });
+    let in_front = Some(StageSet::of([0]));
     let mut s = next();
     assert_eq!(feed(&mut s, nothing()), [StageOutput::Rewire { term: Term(1), keep: names.clone() }]);
     for _ in 0..2 {

@@ -250,9 +250,9 @@ pub struct StepMessage {
     #[serde(deserialize_with = "list::<_, _, PAGES_OF_TERM_MAX>")]
     pub kept: Vec<PageKey>,
     /// With step 0: the stages that it has passed and that have none of these pages, those that the scheduler
-    /// knows of included. With another step: only these stages compute it, and the one in front of them sends
-    /// the rows that it kept.
-    pub rebuilds: Option<StageRange>,
+    /// knows of included. With another step: only these stages compute it, and any other one that has one of
+    /// them behind it sends the rows that it kept.
+    pub rebuilds: Option<StageSet>,
     /// How long each stage that it has passed computed it, in microseconds. It decides nothing.
     pub computed_us: Vec<u32>,
     /// How `rows` are encoded.
@@ -263,24 +263,53 @@ pub struct StepMessage {
     pub rows: Bytes,
 }
 
-/// Neighbouring stages: from one up to another, which is not among them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct StageRange {
-    /// Index of the first.
-    pub first: u32,
-    /// Index behind the last.
-    pub end: u32,
-}
+/// Some stages of a placement, by their index: a bit for each.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct StageSet([u64; STAGES_MAX / 64]);
 
-impl StageRange {
+impl StageSet {
+    /// These.
+    pub fn of(stages: impl IntoIterator<Item = usize>) -> Self {
+        stages.into_iter().fold(Self::default(), Self::with)
+    }
+
+    /// These and one more. No placement has as many as [`STAGES_MAX`] in front of it.
+    pub fn with(mut self, stage: usize) -> Self {
+        if let Some(word) = self.0.get_mut(stage / 64) {
+            *word |= 1 << (stage % 64);
+        }
+        self
+    }
+
     /// Whether this stage is one of them.
     pub fn has(self, stage: usize) -> bool {
-        (self.first as usize..self.end as usize).contains(&stage)
+        self.0.get(stage / 64).is_some_and(|word| (word >> (stage % 64)) & 1 == 1)
+    }
+
+    /// Whether all of the others are among them.
+    pub fn includes(self, others: Self) -> bool {
+        self.0.iter().zip(others.0).all(|(own, other)| (other & !own) == 0)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
     }
 
     /// Whether they are some, and not all, of so many.
     pub fn is_part_of(self, stages: usize) -> bool {
-        self.first < self.end && self.end as usize <= stages && ((self.end - self.first) as usize) < stages
+        (1..stages).contains(&self.stages().count()) && self.stages().all(|stage| stage < stages)
+    }
+
+    /// Their indices, in order.
+    fn stages(self) -> impl Iterator<Item = usize> {
+        (0..STAGES_MAX).filter(move |&stage| self.has(stage))
+    }
+}
+
+impl std::fmt::Debug for StageSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.stages()).finish()
     }
 }
 
@@ -306,7 +335,7 @@ pub struct TokensMessage {
     #[serde(deserialize_with = "list::<_, _, PAGES_OF_TERM_MAX>")]
     pub kept: Vec<PageKey>,
     /// With step 0: stages that have none of these pages.
-    pub rebuilds: Option<StageRange>,
+    pub rebuilds: Option<StageSet>,
     /// How long each stage computed it, in microseconds (for a driver: empty, it is told at the end). It
     /// decides nothing.
     pub computed_us: Vec<u32>,

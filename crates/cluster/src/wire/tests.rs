@@ -427,6 +427,7 @@ fn counts_beyond_their_bounds_are_refused_by_name() {
     assert!(with(&|s| s.commands = vec![StageCommand::Close(seq(1)); 4000]).contains("longer than allowed"));
     assert!(bound(rejected(64, u32::MAX)).contains("seconds to come back in: 4294967295 given"));
     assert!(with(&|s| s.computed_us = vec![1; 4000]).contains("times of stages: 4000 given"));
+    assert!(with(&|s| s.rebuilds = Some(StageSet::default())).contains("rebuilds pages of no stage"));
     let mut nan = submission(1, 4, 9);
     nan.spec.sampling.temperature = f32::NAN;
     assert!(bound(DataMessage::Submit(nan)).contains("out of its range"));

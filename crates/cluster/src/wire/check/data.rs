@@ -9,7 +9,7 @@ use super::super::limits::{
     STEP_TOKENS_MAX, STOP_TOKENS_MAX, scores_bytes,
 };
 use super::super::{
-    ComputeFault, DataMessage, Missing, MissingPart, Rejection, StageCommand, StagePages, StageRange,
+    ComputeFault, DataMessage, Missing, MissingPart, Rejection, StageCommand, StagePages, StageSet,
     StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
 };
 use super::{Check, CheckError, at_most, ensure, text};
@@ -131,9 +131,8 @@ fn kept_of_step(step: u64, kept: &[PageKey]) -> Result<(), CheckError> {
     ensure(step == 0 || kept.is_empty(), "a step other than 0 names pages of the term before")
 }
 
-fn rebuilt_stages(stages: Option<StageRange>) -> Result<(), CheckError> {
-    let is_range = stages.is_none_or(|range| range.first < range.end && range.end as usize <= STAGES_MAX);
-    ensure(is_range, "a step rebuilds stages that no placement has")
+fn rebuilt_stages(stages: Option<StageSet>) -> Result<(), CheckError> {
+    ensure(stages.is_none_or(|stages| !stages.is_empty()), "a step rebuilds pages of no stage")
 }
 
 impl Check for StageCommand {
