@@ -24,6 +24,9 @@ const REMIND_EVERY: Duration = Duration::from_secs(15);
 pub(crate) const CLAIM_MAX: Duration = Duration::from_secs(8);
 /// For a node that answers a claimed request to be lost: its client knows of its death before the others do.
 pub(crate) const LOST_WITHIN: Duration = Duration::from_secs(6);
+/// A node that has just started reaches its members one after the other: for so long what its clients claim
+/// waits for those that it has not heard.
+pub(crate) const REACHED_WITHIN: Duration = Duration::from_secs(3);
 /// Who was given a copy has begun to answer, or has failed to.
 pub(crate) const GIVEN_FOR: Duration = Duration::from_secs(10);
 /// All copies of others' requests, of which one node may take half; and all own requests with a copy.
@@ -36,6 +39,8 @@ const CLAIMS_MAX: usize = 256;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Backups {
+    /// When this node was started.
+    since: Time,
     /// This node's own, by the id under which they run.
     own: BTreeMap<RequestId, Own>,
     kept: BTreeMap<RequestId, KeptBackup>,
@@ -86,6 +91,7 @@ struct Claim {
     proof: [u8; 32],
     /// Members that have not answered.
     asked: BTreeSet<NodeId>,
+    answered: BTreeSet<NodeId>,
     is_running: bool,
     until: Time,
 }
@@ -99,6 +105,11 @@ struct Waiting {
 }
 
 impl Backups {
+    /// None, on a node that starts now.
+    pub(crate) fn new(now: Time) -> Self {
+        Self { since: now, ..Self::default() }
+    }
+
     /// For so much more of a node's requests.
     fn has_room(&self, from: NodeId, bytes: usize) -> bool {
         let kept = self.kept.values();
@@ -185,6 +196,27 @@ impl NodeMachine {
     pub(crate) fn backups_doubt(&mut self, node: NodeId) {
         let kept = self.backups.kept.values_mut().filter(|kept| kept.from == node);
         kept.for_each(|kept| kept.is_orphan = true);
+        // What it was asked may have been in the link.
+        if self.links.is_open(node, Purpose::Control) {
+            return self.claims_reach(node);
+        }
+        for claim in self.backups.claims.values_mut() {
+            claim.asked.remove(&node);
+        }
+    }
+
+    /// The control link of a member is open: it is asked for what this node's clients claim.
+    pub(crate) fn claims_reach(&mut self, node: NodeId) {
+        let claims = self.backups.claims.iter_mut().filter(|(_, claim)| !claim.answered.contains(&node));
+        let asks: Vec<(u64, RequestId, [u8; 32])> = claims
+            .map(|(id, claim)| {
+                claim.asked.insert(node);
+                (*id, claim.request, claim.proof)
+            })
+            .collect();
+        for (claim, request, proof) in asks {
+            self.send_claim(node, claim, request, &proof);
+        }
     }
 
     pub(crate) fn tick_backups(&mut self) {
@@ -199,9 +231,10 @@ impl NodeMachine {
                 self.answer_claim(asker, claim, request);
             }
         }
-        let late: Vec<u64> =
-            self.backups.claims.iter().filter(|(_, claim)| now >= claim.until).map(|(id, _)| *id).collect();
-        late.into_iter().for_each(|claim| self.give_up_claim(claim));
+        let claims = self.backups.claims.iter();
+        let over = claims.filter(|(_, claim)| now >= claim.until || self.is_answered_by_all(claim));
+        let over: Vec<u64> = over.map(|(id, _)| *id).collect();
+        over.into_iter().for_each(|claim| self.give_up_claim(claim));
     }
 
     /// How many there are here: copies of own requests and of others', and claims that wait.
@@ -386,12 +419,29 @@ impl NodeMachine {
         let mut asked: BTreeSet<NodeId> = self.members.iter().copied().filter(reached).collect();
         asked.insert(self.me);
         let until = self.awake.now() + CLAIM_MAX;
-        let entry = Claim { reply, request, proof, asked: asked.clone(), is_running: false, until };
+        let (answered, is_running) = (BTreeSet::new(), false);
+        let entry = Claim { reply, request, proof, asked: asked.clone(), answered, is_running, until };
         self.backups.claims.insert(claim, entry);
         for node in asked {
-            let proof = *shown(&proof, request, self.me, node).as_bytes();
-            self.send_backup(node, BackupMessage::Claim { claim, request, proof });
+            self.send_claim(node, claim, request, &proof);
         }
+    }
+
+    fn send_claim(&mut self, to: NodeId, claim: u64, request: RequestId, proof: &[u8; 32]) {
+        let proof = *shown(proof, request, self.me, to).as_bytes();
+        self.send_backup(to, BackupMessage::Claim { claim, request, proof });
+    }
+
+    /// Whether all members have answered that could: one that lives may be linked with again in a moment,
+    /// and one that was not heard since this node was started as well.
+    fn is_answered_by_all(&self, claim: &Claim) -> bool {
+        let is_new = self.awake.now().since(self.backups.since) < REACHED_WITHIN;
+        let may_answer = |node: &NodeId| {
+            let is_expected = self.statuses.get(node).map_or(is_new, |status| !status.is_gone());
+            is_expected && *node != self.me && !self.links.is_open(*node, Purpose::Control)
+        };
+        let mut others = self.members.iter().filter(|node| !claim.answered.contains(*node));
+        claim.asked.is_empty() && !others.any(may_answer)
     }
 
     fn claimed(&mut self, asker: NodeId, claim: u64, request: RequestId, proof: [u8; 32]) {
@@ -439,8 +489,9 @@ impl NodeMachine {
             return tracing::trace!(%from, id, "an answer to no claim");
         };
         claim.asked.remove(&from);
+        claim.answered.insert(from);
         claim.is_running |= claimed == Claimed::Running;
-        let (reply, request, is_last) = (claim.reply, claim.request, claim.asked.is_empty());
+        let (reply, request) = (claim.reply, claim.request);
         match claimed {
             Claimed::Kept { backup, proof }
                 if given(&claim.proof, request, self.me, from, &backup) == proof =>
@@ -457,7 +508,7 @@ impl NodeMachine {
             }
             Claimed::Unknown | Claimed::Running => {}
         }
-        if is_last {
+        if self.backups.claims.get(&id).is_some_and(|claim| self.is_answered_by_all(claim)) {
             self.give_up_claim(id);
         }
     }
@@ -505,7 +556,7 @@ mod tests {
     fn copies_for_one_member_take_half_of_the_room_and_those_for_all_no_more_than_it() {
         const HALF: usize = 32 << 20;
         let [one, two, three] = [1, 2, 3].map(|byte| NodeId([byte; 32]));
-        let mut backups = Backups::default();
+        let mut backups = Backups::new(Time::ZERO);
         for (request, from) in [(1, one), (2, two)] {
             assert!(backups.has_room(from, HALF) && !backups.has_room(from, HALF + 1));
             let backup = Backup { model: ModelId([1; 32]), record: Vec::new(), choices: Vec::new() };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exo_cluster::bounds::{Bound, time};
 
-use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN};
+use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN, REACHED_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
 use crate::cut_off::{CUT_OFF_AFTER, LINK_TRIED_FOR};
 use crate::links::{APART_FOR, OFFER_MAX, OUTLIVED_MAX, SILENCE_MAX, UNREACHED_AFTER, held};
@@ -230,6 +230,12 @@ fn of_copies() -> Vec<Bound> {
             time(CLAIM_MAX),
             "machine",
             "the client hears that no member it reaches has the request",
+        ),
+        Bound::new(
+            "a member that was not heard since the node was started, of which a client claims a request",
+            format!("{} after the start", time(REACHED_WITHIN)),
+            "machine",
+            "it is not waited for",
         ),
     ]
 }

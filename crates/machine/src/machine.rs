@@ -107,7 +107,7 @@ impl NodeMachine {
             warnings: Warnings::new(now.unix_s, boot.warnings),
             trust: Trust::new(boot.trust),
             asks: Asks::default(),
-            backups: Backups::default(),
+            backups: Backups::new(now.time),
             early_commands: None,
             leader: None,
             leader_last: None,
@@ -547,6 +547,9 @@ impl NodeMachine {
         self.tell_trust_known(node);
         self.pull_trust_of(node);
         self.pull_log_from(node);
+        if purpose == Purpose::Control {
+            self.claims_reach(node);
+        }
         self.report_now();
     }
 

@@ -139,6 +139,7 @@ impl World {
     /// What is left of a client's answer.
     fn claimed(&mut self, node: usize, index: usize, answer: Answer) {
         let Answer::Claimed(Ok(left)) = answer else {
+            self.fired("claim in vain");
             return self.tell(|| format!("client {index} does not go on at n{node}: {answer:?}"));
         };
         let Some((client, _)) = self.clients.by_stream(StreamId(index as u64)) else { return };

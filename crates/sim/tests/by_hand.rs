@@ -649,6 +649,31 @@ fn clients_whose_node_dies_have_the_rest_from_another_one() {
     }
 }
 
+/// The node of some clients dies together with another one, which is started again at once. The copies are on
+/// the third. Clients turn to the one that was started, some of them before it has linked with that: each of
+/// them has the rest of its answer.
+#[test]
+fn a_node_that_has_just_started_asks_each_member_it_comes_to_reach_for_what_clients_claim() {
+    let s = Duration::from_secs;
+    let downs = (0..8).map(|step| Duration::from_millis(100 + 400 * step));
+    let mut resumed = 0;
+    for (node, down) in (0..3).flat_map(|node| downs.clone().map(move |down| (node, down))) {
+        let crash = |node, down| FaultKind::Crash { node, end: End::Killed, down };
+        let faults = [(5_010, crash(node, s(60))), (5_010, crash((node + 1) % 3, down))];
+        let clients = clients::list(SEED, 4, 5_000, 5_000).into_iter();
+        let report = run(Scenario {
+            clients: clients.map(|client| Client { node, cancel: None, ..client }).collect(),
+            asks: vec![Ask { at: Time::from_millis(2_000), node, what: AskWhat::Place }],
+            holders: (0..3).map(|other| other == (node + 2) % 3).collect(),
+            ..scenario(3, true, &faults, 30)
+        });
+        assert_eq!(report.failure, None, "n{node}, down for {down:?}");
+        assert!(!report.fired.contains_key("claim in vain"), "n{node}, down for {down:?}");
+        resumed += report.resumed;
+    }
+    assert!(resumed > 0, "no answer was cut off");
+}
+
 /// Two stages of an answer do not reach each other any more; the third node, at which it was asked, reaches
 /// both. It is placed where all reach each other, and does not wait for the link.
 #[test]
