@@ -20,6 +20,9 @@ use crate::worker::KEPT_ROWS_BYTES_MAX;
 pub const ANSWER_MAX: Duration = Duration::from_secs(12);
 /// The same of an answer of the coordinator: longer than the machine waits for it.
 pub const COORDINATOR_MAX: Duration = Duration::from_secs(45);
+/// By then a node that has just started has heard from members that are there what they have, and from the
+/// coordinator what is placed.
+pub const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// The table, as Markdown.
 pub fn table() -> String {
@@ -253,6 +256,12 @@ fn of_askers() -> Vec<Bound> {
             time(COORDINATOR_MAX),
             "node",
             "`deadline_exceeded`",
+        ),
+        Bound::new(
+            "a model of which no member has told yet",
+            format!("{} after the start of the node that is asked", time(HEARD_WITHIN)),
+            "node",
+            "it is unknown",
         ),
     ]
 }

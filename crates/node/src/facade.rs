@@ -24,6 +24,7 @@ use exo_api::{
     TelemetryView, TokensAnswer, TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
+use exo_machine::bounds::HEARD_WITHIN;
 use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
 use exo_transport::Endpoint;
 use exo_trust::Act;
@@ -44,6 +45,9 @@ use crate::meters::Meters;
 use crate::pairing::Invites;
 use crate::questions::{ANSWER_MAX, NoAnswer, REMOVED, ask_coordinator, ask_node, refused, unavailable};
 use crate::telemetry::Telemetry;
+
+/// How often a model is looked for that no member has told of yet.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub struct NodeFacade {
     pub node: EventSender,
@@ -84,7 +88,15 @@ impl NodeFacade {
         ask_node(&self.node, question, within).await
     }
 
+    /// The model of that name. A node that has just started may not have heard of it: until it should have,
+    /// it does not say that there is none.
     async fn resolve(&self, model: &str) -> Result<Resolved, Missing> {
+        let has_members = self.view.borrow().nodes.len() > 1;
+        let until = self.started + if has_members { HEARD_WITHIN } else { Duration::ZERO };
+        once_heard(until, || self.resolve_now(model)).await
+    }
+
+    async fn resolve_now(&self, model: &str) -> Result<Resolved, Missing> {
         let question = Question::Resolve { model: model.to_owned() };
         match self.ask(question, ANSWER_MAX).await {
             Ok(Answer::Resolved(Ok(resolved))) => Ok(*resolved),
@@ -370,6 +382,19 @@ impl Facade for NodeFacade {
     }
 }
 
+/// Looks for a model again and again as long as it is unknown, until then.
+async fn once_heard<T, F>(until: Instant, look: impl Fn() -> F) -> Result<T, Missing>
+where
+    F: Future<Output = Result<T, Missing>>,
+{
+    loop {
+        match look().await {
+            Err(Missing::Unknown(_)) if Instant::now() < until => tokio::time::sleep(LOOK_EVERY).await,
+            found => return found,
+        }
+    }
+}
+
 /// Why a model name means nothing.
 enum Missing {
     Unknown(Vec<String>),
@@ -406,5 +431,32 @@ impl Missing {
             Self::Removed => REMOVED.to_owned(),
             Self::Unsaid(why) => why.to_string(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Looks for a model that is known from the third look on. Gives how often it was looked for.
+    async fn looks(within: Duration) -> (bool, u32) {
+        let count = Cell::new(0);
+        let found = once_heard(Instant::now() + within, || {
+            count.set(count.get() + 1);
+            let is_known = count.get() >= 3;
+            async move { if is_known { Ok(()) } else { Err(Missing::Unknown(Vec::new())) } }
+        });
+        (found.await.is_ok(), count.get())
+    }
+
+    #[tokio::test]
+    async fn a_node_that_has_just_started_says_of_no_model_at_once_that_it_is_unknown() {
+        assert_eq!(looks(HEARD_WITHIN).await, (true, 3));
+        assert_eq!(looks(Duration::ZERO).await, (false, 1), "it has heard of all");
+        let away = || async { Err::<(), _>(Missing::Away("loading".to_owned())) };
+        let found = once_heard(Instant::now() + HEARD_WITHIN, away).await;
+        assert!(matches!(found, Err(Missing::Away(_))), "it knows what is missing");
     }
 }
