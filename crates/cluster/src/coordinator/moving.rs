@@ -104,8 +104,8 @@ impl Coordinator {
     /// Brings a move further, begins one, or gives it up. What serves and has lost nothing comes here.
     pub(super) fn move_on(&mut self, now: Time, instance: InstanceId, out: &mut Vec<CoordinatorOutput>) {
         let Some(entry) = self.state.instances().get(&instance) else { return };
-        let drained =
-            entry.placement.shards().map(|(_, shard)| shard.node).find(|node| self.is_drained(*node));
+        let mut drained: Vec<NodeId> = entry.placement.shards().map(|(_, shard)| shard.node).collect();
+        drained.retain(|node| self.is_drained(*node));
         let (from, is_possible) = (entry.placement.id, self.is_possible(now, instance));
         let Some(leading) = &mut self.leading else { return };
         let is_durable = leading.planned.instances().get(&instance).is_some_and(|i| i.placement.id == from);
@@ -116,7 +116,7 @@ impl Coordinator {
         }
         let is_better = |moving: &Move| moving.is_better() && moving.from == from && is_possible;
         let is_worth_it = watch.moving.as_ref().is_some_and(is_better);
-        if drained.is_none() && !is_worth_it {
+        if drained.is_empty() && !is_worth_it {
             if watch.moving.take().is_some_and(|moving| moving.is_better()) {
                 tracing::info!(target: "events::move", %instance, "to a better plan is not possible any more");
             }
@@ -130,17 +130,21 @@ impl Coordinator {
         match &watch.moving {
             Some(moving) if moving.from == from && is_possible => self.carry_on(now, instance, out),
             _ if watch.stuck.as_ref().is_some_and(|stuck| now < stuck.again_at) => {}
-            _ => {
-                if let Some(node) = drained {
-                    self.begin_move(now, instance, node);
-                }
-            }
+            _ => self.begin_move(now, instance, &drained),
         }
     }
 
-    fn begin_move(&mut self, now: Time, instance: InstanceId, node: NodeId) {
-        let Some(entry) = self.state.instances().get(&instance) else { return };
-        let found = self.repaired(now, instance, RepairScope::Move);
+    /// All that is on drained nodes goes elsewhere, or what is on one of them where there is no room for all.
+    fn begin_move(&mut self, now: Time, instance: InstanceId, drained: &[NodeId]) {
+        let (Some(entry), Some(&first)) = (self.state.instances().get(&instance), drained.first()) else {
+            return;
+        };
+        let one = |node: NodeId| Some((self.repaired(now, instance, RepairScope::MoveFrom(node))?, node));
+        let all = self.repaired(now, instance, RepairScope::Move).map(|found| (found, first));
+        let (found, node) = match all.or_else(|| drained.iter().find_map(|node| one(*node))) {
+            Some((found, node)) => (Some(found), node),
+            None => (None, first),
+        };
         let bytes: u64 = bytes_on(entry, node);
         let called = self.name_of(node);
         let name = move |_: NodeId| called.clone();

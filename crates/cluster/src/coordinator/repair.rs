@@ -9,7 +9,9 @@
 use std::collections::BTreeMap;
 
 use exo_planner::{Objective, PlanDevice, PlanRequest, lacking_kernels, predict, shard_memory};
-use exo_types::{InstanceId, LayerRange, Pin, PinLayers, Placement, Shard, Stage, SupportClass, Time};
+use exo_types::{
+    InstanceId, LayerRange, NodeId, Pin, PinLayers, Placement, Shard, Stage, SupportClass, Time,
+};
 
 use super::Coordinator;
 use super::dry_run::objective_of;
@@ -39,6 +41,19 @@ pub(super) enum RepairScope {
     Loss,
     /// What is on drained nodes.
     Move,
+    /// What is on one of them.
+    MoveFrom(NodeId),
+}
+
+impl RepairScope {
+    /// Whether a stage that stands on a drained node stays there.
+    fn leaves(self, node: NodeId) -> bool {
+        match self {
+            Self::Loss => true,
+            Self::Move => false,
+            Self::MoveFrom(drained) => node != drained,
+        }
+    }
 }
 
 /// A search for devices that take lost layers.
@@ -83,7 +98,7 @@ impl Coordinator {
         };
         // What is drained goes only when it moves as a whole; a hung disk moves nothing.
         let stays = |d: &PlanDevice| match self.is_drained(d.node) {
-            true => of == RepairScope::Loss && is_well(d),
+            true => of.leaves(d.node) && is_well(d),
             false => self.is_disk_hung(d.node) && is_well(d),
         };
         let mut repair = Repair::new(&request, &reach, entry, of, stays);
@@ -112,7 +127,7 @@ impl<'a> Repair<'a> {
             // Today a stage has one shard.
             let Some(device) = room.position(stage) else { return false };
             let stands = stage.shards.len() == 1 && room.take(device, *bytes);
-            if !stands && of == RepairScope::Move {
+            if !stands && of != RepairScope::Loss {
                 // It serves until what takes its layers is loaded.
                 room.take_shared(device, *bytes);
             }

@@ -106,6 +106,31 @@ fn what_fits_nowhere_else_stays_and_serves_and_says_why() {
     assert!(!nodes(&bench).contains(&node(2)), "{:?}", bench.placement());
 }
 
+/// Two nodes are drained, and a third one comes to have room for the layers of one of them.
+#[test]
+fn of_two_drained_nodes_one_moves_where_there_is_no_room_for_both() {
+    let mut bench = Bench::ready(4, 3);
+    let before = nodes(&bench);
+    let empty = (1..=4).map(node).find(|n| !before.contains(n)).expect("one without a stage");
+    bench.free = TIGHT;
+    bench.all_report(&StageStatus::Serving);
+    bench.report(empty.0[0], report(empty.0[0], TIGHT));
+    drain(&mut bench, before[0], Drain::Lasting);
+    drain(&mut bench, before[2], Drain::Lasting);
+    assert!(matches!(moving(&bench), Some(Moving::Stays { .. })), "{:?}", moving(&bench));
+    let entry = bench.coordinator.state().instances().values().next().unwrap();
+    let room = entry.memory_bytes[0].max(entry.memory_bytes[2]) + (1 << 20);
+    bench.report(empty.0[0], report(empty.0[0], room));
+    bench.advance(3);
+    assert_eq!(ahead(&bench, empty).len(), 1, "{:?}", moving(&bench));
+    report_ahead(&mut bench, &StageStatus::Loaded);
+    assert_eq!(nodes(&bench), [empty, before[1], before[2]]);
+    bench.all_report(&StageStatus::Serving);
+    bench.advance(3);
+    let Some(Moving::Stays { node, .. }) = moving(&bench) else { panic!("{:?}", moving(&bench)) };
+    assert_eq!((node, nodes(&bench)[2], bench.state()), (before[2], before[2], Some(InstanceState::Ready)));
+}
+
 #[test]
 fn a_device_that_refuses_what_is_loaded_ahead_is_left_out() {
     let mut bench = Bench::ready(3, 3);
