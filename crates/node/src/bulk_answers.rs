@@ -8,8 +8,8 @@ use exo_accelerators::chain;
 use exo_hub::BlockError;
 use exo_machine::{Answer, Question};
 use exo_store::{ChunkError, ChunkRef, StoreError};
-use exo_transport::Channel;
-use exo_types::ModelId;
+use exo_transport::{Channel, SendError};
+use exo_types::{ModelId, NodeId};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::bulk::{
@@ -97,18 +97,24 @@ pub async fn serve(
         };
         if matches!(ask, Ask::Burst) {
             let frame = vec![0; BURST_FRAME_BYTES];
-            for _ in 0..BURST_FRAMES {
-                if let Err(error) = writer.send(KIND_BYTES, &[&frame]).await {
-                    return tracing::trace!(%peer, %error, "a burst was not taken");
+            let burst = async {
+                for _ in 0..BURST_FRAMES {
+                    writer.send(KIND_BYTES, &[&frame]).await?;
                 }
+                Ok::<(), SendError>(())
+            };
+            if !is_taken(peer, TAKEN_WITHIN, burst).await {
+                return;
             }
             continue;
         }
         if let Ask::RetryDevice(device) = ask {
             // Waits while the loop is behind.
-            let is_told = events.control(Event::Device(DeviceEvent::Retry(device))).await.is_ok();
-            if !is_told || writer.send(KIND_BYTES, &[]).await.is_err() {
-                return tracing::trace!(%peer, is_told, "an answer about a device was not taken");
+            if events.control(Event::Device(DeviceEvent::Retry(device))).await.is_err() {
+                return tracing::trace!(%peer, "the node ends");
+            }
+            if !is_taken(peer, TAKEN_WITHIN, writer.send(KIND_BYTES, &[])).await {
+                return;
             }
             continue;
         }
@@ -127,17 +133,29 @@ pub async fn serve(
                 (KIND_REFUSED, refusal.to_string().chars().take(REFUSAL_CHARS_MAX).collect::<String>().into())
             }
         };
-        let sent = tokio::time::timeout(TAKEN_WITHIN, writer.send(kind, &[&bytes])).await;
+        let has_taken = is_taken(peer, TAKEN_WITHIN, writer.send(kind, &[&bytes])).await;
         drop(taken);
-        match sent {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => return tracing::trace!(%peer, %error, "an answer was not taken"),
-            Err(_) => {
-                let within_s = TAKEN_WITHIN.as_secs();
-                return tracing::debug!(%peer, bytes = bytes.len(), within_s, "an answer was not taken in its time");
-            }
+        if !has_taken {
+            return;
         }
     }
+}
+
+/// Whether a member takes what is sent, in this time.
+async fn is_taken(
+    peer: NodeId,
+    within: Duration,
+    sending: impl Future<Output = Result<(), SendError>>,
+) -> bool {
+    match tokio::time::timeout(within, sending).await {
+        Ok(Ok(())) => return true,
+        Ok(Err(error)) => tracing::trace!(%peer, %error, "an answer was not taken"),
+        Err(_) => {
+            let within_s = within.as_secs();
+            tracing::debug!(%peer, within_s, "an answer was not taken in its time");
+        }
+    }
+    false
 }
 
 /// Looks an answer up once there is room for it, which it has for as long as `taken` is there.

@@ -165,3 +165,11 @@ async fn answers_to_one_member_leave_room_for_those_to_others_and_all_have_a_bou
     // One that is longer than all of a member's room takes all of it.
     assert!(members[4].take(usize::MAX).now_or_never().is_some_and(|taken| taken.is_ok()));
 }
+
+#[tokio::test]
+async fn what_is_not_taken_is_not_waited_for() {
+    let (peer, soon) = (NodeId([1; 32]), Duration::from_millis(10));
+    assert!(!is_taken(peer, soon, std::future::pending()).await);
+    assert!(!is_taken(peer, soon, std::future::ready(Err(SendError::Closed))).await);
+    assert!(is_taken(peer, soon, std::future::ready(Ok(()))).await);
+}
