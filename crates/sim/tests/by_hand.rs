@@ -543,7 +543,8 @@ fn two_lost_stages_that_are_no_neighbours_are_both_rebuilt_from_kept_rows() {
         client.choices.truncate(1);
         client.choices[0].prompt = (5..5 + PROMPT).collect();
         client.choices[0].max_tokens = 40;
-        for (at, behind) in [(5_500, 0), (5_560, 0), (5_620, 0), (5_560, 250), (5_560, 500)] {
+        let at_once = (5_440..5_700).step_by(60).map(|at| (at, 0));
+        for (at, behind) in at_once.chain([(5_560, 250), (5_560, 500)]) {
             let faults = [(at, crash(pair[0])), (at + behind, crash(pair[1]))];
             let clients = vec![client.clone()];
             let report = run(Scenario { stages_min: 4, clients, ..scenario(NODES, true, &faults, 5) });
