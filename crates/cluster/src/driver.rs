@@ -157,7 +157,9 @@ impl Driver {
             DriverInput::PlaceRefused { message } if self.run.is_none() => {
                 self.fail(FailureKind::InstanceGone, self.with_interruption(message), &mut out);
             }
-            DriverInput::PlaceRefused { .. } => {}
+            DriverInput::PlaceRefused { message } => {
+                tracing::trace!(sequence = %self.sequence(), message, "not placed once more, and it runs");
+            }
             DriverInput::Message { from, message } => self.message(now, from, message, &mut out),
             DriverInput::Tokens { from, placement, term, step, result } => {
                 if self.is_of_last_stage(from, placement, term, step) {
