@@ -36,9 +36,7 @@ pub use self::rebuild::StagePagesLeft;
 use self::rows::KeptRows;
 pub use self::types::{ComputeResult, FailedSequence, StageGeometry, StageInput, StageOutput};
 use crate::page_chain::{PageChain, PageHash};
-use crate::wire::{
-    DataMessage, PipelineBreak, StageCommand, StagePages, StageSet, StepFailure, StepMessage,
-};
+use crate::wire::{DataMessage, PipelineBreak, StageCommand, StagePages, StageSet, StepFailure, StepMessage};
 use crate::{MessageKind, Undeliverable};
 
 /// One stage of one placement.

@@ -273,7 +273,7 @@ impl StageSet {
         stages.into_iter().fold(Self::default(), Self::with)
     }
 
-    /// These and one more. No placement has as many as [`STAGES_MAX`] in front of it.
+    /// These and one more; of an index that no stage of a placement has, only these.
     pub fn with(mut self, stage: usize) -> Self {
         if let Some(word) = self.0.get_mut(stage / 64) {
             *word |= 1 << (stage % 64);
