@@ -31,18 +31,18 @@ pub struct Room {
     /// them.
     large_units: Arc<Semaphore>,
     bytes_max: usize,
-    released: Arc<Released>,
+    released: Arc<ReleasedBytes>,
 }
 
 /// What requests gave back and nobody has looked at since.
 #[derive(Default)]
-struct Released {
+struct ReleasedBytes {
     bytes: AtomicUsize,
     /// They have become [`GIVE_BACK_BYTES`].
     is_much: Notify,
 }
 
-impl Released {
+impl ReleasedBytes {
     fn add(&self, bytes: usize) {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         if before < GIVE_BACK_BYTES && before.saturating_add(bytes) >= GIVE_BACK_BYTES {
