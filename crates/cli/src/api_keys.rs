@@ -15,8 +15,11 @@ use crate::{system, ui};
 
 /// A shorter one can be guessed by who tries many.
 const CHARS_MIN: usize = 16;
-/// How often the file is looked at. A change is taken at the second look: within three seconds.
-const LOOK_EVERY: Duration = Duration::from_millis(1500);
+/// How often the file is looked at. Each look wakes this thread and another.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+/// A file that has changed is looked at once more after this, and taken if it is the same: within the five
+/// seconds that the manual names.
+const AGAIN_AFTER: Duration = Duration::from_millis(500);
 
 /// Something that makes keys weaker than they could be, and what to do.
 pub struct Weakness {
@@ -90,11 +93,12 @@ fn hashed(keys: &[NamedKey]) -> Vec<(ApiKey, Option<String>)> {
 pub async fn follow(path: Option<PathBuf>, keys: ApiKeys, mut current: Vec<NamedKey>) -> Infallible {
     let Some(path) = path else { return std::future::pending().await };
     let mut seen = text_of(path.clone()).await;
-    let mut taken = None;
+    let (mut taken, mut has_changed) = (None, false);
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(if has_changed { AGAIN_AFTER } else { LOOK_EVERY }).await;
         let now = text_of(path.clone()).await;
-        if now != seen {
+        has_changed = now != seen;
+        if has_changed {
             // Perhaps it is in the middle of being written: it counts when it is the same at the next look.
             seen = now;
             continue;

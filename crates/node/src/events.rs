@@ -49,7 +49,7 @@ pub enum Event {
 
 /// What is to be known of devices.
 pub enum DeviceEvent {
-    /// A second has passed.
+    /// About a second has passed since the last sample.
     SampleDue,
     /// A child begins to open it and make it compute.
     Verifying(DeviceId),

@@ -74,6 +74,7 @@ mod reference_error;
 mod refusals;
 mod run_loop;
 mod running;
+mod sample_pace;
 mod signs;
 mod smaller;
 mod source_bytes;

@@ -19,7 +19,7 @@ use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
 use crate::facade::{ModelUses, NodeFacade, PREPARING_MAX, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
-use crate::hands::{Devices, Hands};
+use crate::hands::Hands;
 use crate::host::Host;
 use crate::library::Library;
 use crate::library::eviction::DiskFacts;
@@ -164,7 +164,6 @@ impl Node {
         });
         let (root, data) = (PathBuf::from("/"), data_dir.clone());
         crate::cards::watch(root, data, cards, host, found_at, events.clone(), ended.clone());
-        Devices::keep_sampling(events.clone(), ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
         Self {
             id,

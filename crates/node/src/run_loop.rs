@@ -4,16 +4,19 @@
 //! and threads of their own, and comes back as events.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use exo_machine::{Answer, Effect, Input, NodeMachine, Notice, ReplyId, SequenceEvent, StreamId};
 use exo_telemetry::OwnFacts;
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
+use tokio::time::Sleep;
 
 use crate::clock::Clock;
-use crate::events::{Event, Inbox};
+use crate::events::{DeviceEvent, Event, Inbox};
 use crate::hands::Hands;
+use crate::sample_pace::SamplePace;
 use crate::telemetry::Telemetry;
 
 /// From a change to its showing, at most: who places a model may ask about it at once.
@@ -43,6 +46,8 @@ pub struct RunLoop {
     /// What only this node knows of its disk.
     own: Box<dyn Fn() -> OwnFacts + Send>,
     stale: Option<Stale>,
+    /// Whether anything went to a member in this wake.
+    has_sent: bool,
     is_stopped: bool,
 }
 
@@ -78,6 +83,7 @@ impl RunLoop {
             telemetry,
             own,
             stale: Some(Stale::Changed),
+            has_sent: false,
             is_stopped: false,
         }
     }
@@ -86,18 +92,17 @@ impl RunLoop {
     pub async fn run(mut self, first: Vec<Effect>, mut inbox: Inbox, mut stop: watch::Receiver<bool>) {
         self.carry_out(first);
         let mut shown = tokio::time::Instant::now();
+        let mut samples = SamplePace::new(shown);
         let timer = tokio::time::sleep_until(shown);
         tokio::pin!(timer);
         while !self.is_stopped {
-            let due = self.clock.at(self.machine.next_deadline());
+            let due = self.clock.at(self.machine.next_deadline()).min(samples.by);
             let due = match self.stale {
                 Some(Stale::Changed) => due.min(shown + SHOW_WITHIN),
                 Some(Stale::Measured) => due.min(shown + REFRESH_WITHIN),
                 None => due,
             };
-            if timer.deadline() != due {
-                timer.as_mut().reset(due);
-            }
+            set_timer(timer.as_mut(), due);
             tokio::select! {
                 biased;
                 _ = stop.wait_for(|s| *s) => self.feed(Input::Stop),
@@ -105,12 +110,18 @@ impl RunLoop {
                 () = &mut timer => self.feed(Input::Timer),
                 Some(event) = inbox.next() => self.event(event),
             }
+            let now = tokio::time::Instant::now();
+            if samples.is_due(now, self.has_sent) {
+                self.event(Event::Device(DeviceEvent::SampleDue));
+                // What would wake this node by itself within a moment is done in this wake.
+                self.feed(Input::Timer);
+            }
+            self.has_sent = false;
             let wait = match self.stale {
                 Some(Stale::Changed) => SHOW_WITHIN,
                 Some(Stale::Measured) => REFRESH_AFTER,
                 None => continue,
             };
-            let now = tokio::time::Instant::now();
             if now >= shown + wait {
                 (shown, self.stale) = (now, None);
                 self.show();
@@ -174,7 +185,10 @@ impl RunLoop {
                     self.stale = self.stale.max(Some(stale));
                 }
                 Effect::Stop => self.is_stopped = true,
-                other => self.hands.carry_out(other),
+                other => {
+                    self.has_sent |= matches!(other, Effect::Send { .. });
+                    self.hands.carry_out(other);
+                }
             }
         }
         for (stream, event) in self.told.drain(..) {
@@ -182,5 +196,15 @@ impl RunLoop {
                 tracing::trace!(stream = stream.0, "an event of a request for who has gone");
             }
         }
+    }
+}
+
+/// A timer that is only extended still wakes the process at its old time, to find that there is nothing to
+/// do: one that goes back is put up anew.
+fn set_timer(mut timer: Pin<&mut Sleep>, due: tokio::time::Instant) {
+    if due > timer.deadline() {
+        timer.set(tokio::time::sleep_until(due));
+    } else if due < timer.deadline() {
+        timer.as_mut().reset(due);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::errors::ApiError;
 
@@ -31,8 +31,29 @@ pub struct Room {
     /// them.
     large_units: Arc<Semaphore>,
     bytes_max: usize,
-    /// Bytes that requests gave back and that have not been looked at since.
-    released_bytes: Arc<AtomicUsize>,
+    released: Arc<ReleasedBytes>,
+}
+
+/// What requests gave back and nobody has looked at since.
+#[derive(Default)]
+struct ReleasedBytes {
+    bytes: AtomicUsize,
+    /// They have become [`GIVE_BACK_BYTES`].
+    is_much: Notify,
+}
+
+impl ReleasedBytes {
+    fn add(&self, bytes: usize) {
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before < GIVE_BACK_BYTES && before.saturating_add(bytes) >= GIVE_BACK_BYTES {
+            self.is_much.notify_one();
+        }
+    }
+
+    /// Whether they were so many, and from now on none.
+    fn take(&self) -> bool {
+        self.bytes.swap(0, Ordering::Relaxed) >= GIVE_BACK_BYTES
+    }
 }
 
 /// Room that a part of an answer has taken. It is given back when this is dropped.
@@ -51,7 +72,7 @@ impl Room {
             answer_units: semaphore(units / 2),
             large_units: semaphore(units - units / 8),
             bytes_max,
-            released_bytes: Arc::default(),
+            released: Arc::default(),
         }
     }
 
@@ -130,7 +151,7 @@ fn take(units: &Arc<Semaphore>, held: &mut Option<OwnedSemaphorePermit>, bytes: 
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.room.released_bytes.fetch_add(self.bytes, Ordering::Relaxed);
+        self.room.released.add(self.bytes);
     }
 }
 
@@ -139,8 +160,11 @@ impl Drop for Lease {
 pub async fn give_back(room: Room, give_freed_memory_back: fn()) -> Infallible {
     let mut times = 0;
     loop {
+        if times == 0 {
+            room.released.is_much.notified().await;
+        }
         tokio::time::sleep(GIVE_BACK_EVERY).await;
-        if room.released_bytes.swap(0, Ordering::Relaxed) >= GIVE_BACK_BYTES {
+        if room.released.take() {
             times = GIVE_BACK_TIMES;
         }
         if times > 0 {
@@ -148,5 +172,26 @@ pub async fn give_back(room: Room, give_freed_memory_back: fn()) -> Infallible {
             // A panic of it ends nothing here.
             let _ = tokio::task::spawn_blocking(give_freed_memory_back).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn memory_is_given_back_once_requests_have_released_much_and_no_clock_runs_before() {
+        let room = Room::new(64 << 20);
+        let is_told = || room.released.is_much.notified().now_or_never().is_some();
+        let request = |bytes| room.lease().grow(bytes).unwrap();
+        request(GIVE_BACK_BYTES - 1);
+        assert!(!is_told());
+        request(1);
+        assert!(is_told() && !is_told(), "once");
+        assert!(room.released.take() && !room.released.take());
+        request(2 * GIVE_BACK_BYTES);
+        assert!(is_told(), "again");
     }
 }

@@ -30,6 +30,7 @@ mod live;
 mod members;
 mod protocols;
 mod quic;
+mod quic_timer;
 mod renewal;
 mod socket;
 mod tcp;

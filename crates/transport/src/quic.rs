@@ -18,6 +18,7 @@ use crate::errors::DialError;
 use crate::frame::RawSend;
 use crate::half_open::HalfOpen;
 use crate::live::Registration;
+use crate::quic_timer::QuicRuntime;
 use crate::renewal::{Keys, Renewal, Renewed};
 use crate::tls::{self, ALPN_CLUSTER, Identity, SERVER_NAME};
 
@@ -63,8 +64,8 @@ pub(crate) fn endpoint(socket: UdpSocket, config: rustls::ServerConfig) -> io::R
     let crypto = QuicServerConfig::try_from(config).map_err(io::Error::other)?;
     let mut server = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     server.transport_config(Arc::new(transport_config(STREAMS_MAX)));
-    let runtime = quinn::default_runtime().ok_or_else(|| io::Error::other("no tokio runtime"))?;
-    quinn::Endpoint::new(quinn::EndpointConfig::default(), Some(server), socket, runtime)
+    tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+    quinn::Endpoint::new(quinn::EndpointConfig::default(), Some(server), socket, Arc::new(QuicRuntime))
 }
 
 fn transport_config(peer_streams_max: u32) -> TransportConfig {

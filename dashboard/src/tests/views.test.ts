@@ -17,6 +17,7 @@ import * as telemetry from "../../stub/telemetry.mjs";
 import { conversation, message } from "../history/types";
 import { draftOf, editDraft, keepDraft } from "../lib/drafts";
 import { t } from "../text";
+import Confirm from "../frame/Confirm.svelte";
 import Login from "../frame/Login.svelte";
 import Shell from "../frame/Shell.svelte";
 import Alerts from "../views/alerts/Alerts.svelte";
@@ -470,4 +471,19 @@ test("where the browser refuses to keep conversations the page says so", () => {
   conversations.isKept = false;
   expect(drawWith(List, { search: undefined }).textContent).toContain(t.chat.no_storage);
   conversations.isKept = true;
+});
+
+test("the title of an imported conversation is a stranger's", () => {
+  const before = conversations.list;
+  conversations.list = [conversation({ title: "<b>one</b>\u202eowt\n" }), conversation({ title: "\u0000" }), conversation({})];
+  const shown = drawWith(List, { search: undefined });
+  expect([...shown.querySelectorAll("li span")].map((one) => one.textContent)).toEqual(["<b>one</b>�owt�", "�", t.chat.untitled]);
+  expect(shown.querySelectorAll("li button")[0]!.getAttribute("aria-label")).toBe(`${t.chat.remove} <b>one</b>�owt�`);
+  conversations.list = before;
+});
+
+test("what a question names twice is asked about all the same", () => {
+  void notices.confirm({ title: "Q", lines: ["m", "m"], action: "A", danger: true });
+  expect([...drawWith(Confirm, {}).querySelectorAll("li")].map((one) => one.textContent)).toEqual(["m", "m"]);
+  notices.question!.answer(false);
 });

@@ -196,7 +196,9 @@ fn remarks(device: &DeviceView) -> Vec<String> {
         let text = ui::type_rates(rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
         format!("{text} ({})", times(rates.measured))
     });
-    let texts = [state, reason, general].into_iter().flatten().chain(rates).chain(learned).chain(sensors);
+    let driver = device.driver.as_ref().map(|driver| format!("driver {driver}"));
+    let texts = [state, reason, driver, general].into_iter().flatten();
+    let texts = texts.chain(rates).chain(learned).chain(sensors);
     texts.map(|text| format!("{}: {text}", device.id)).collect()
 }
 
@@ -602,6 +604,8 @@ mod tests {
         assert_eq!(remarks(&device), expected);
         let undated = DeviceView { rates_measured: None, rates_by_type: Vec::new(), ..device };
         assert!(remarks(&undated).is_empty());
+        let driver = Some("NVIDIA 580.159".to_owned());
+        assert_eq!(remarks(&DeviceView { driver, ..undated }), ["cpu: driver NVIDIA 580.159"]);
     }
 
     #[test]

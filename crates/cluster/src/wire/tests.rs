@@ -587,6 +587,23 @@ fn words_of_others_in_reasons_have_a_bound_on_the_wire_and_in_the_log() {
 }
 
 #[test]
+fn a_report_names_each_device_and_each_path_once() {
+    let refused = |change: &dyn Fn(&mut NodeReport)| {
+        let mut report = full_report();
+        change(&mut report);
+        let message = ControlMessage::Report(Box::new(report));
+        ControlMessage::decode(&message.encode()).map(|_| ()).unwrap_err().to_string()
+    };
+    assert!(refused(&|report| report.links.push(report.links[0].clone())).contains("told of twice"));
+    assert!(refused(&|report| report.devices.push(report.devices[0].clone())).contains("told twice"));
+    let two_of_an_id = |report: &mut NodeReport| {
+        let other = exo_types::DeviceFacts { name: "another".into(), ..report.facts.devices[0].clone() };
+        report.facts.devices.push(other);
+    };
+    assert!(refused(&two_of_an_id).contains("two devices of one id"));
+}
+
+#[test]
 fn the_name_of_a_driver_has_a_bound() {
     let told = |bytes: usize| {
         let mut full = full_report();
@@ -629,7 +646,7 @@ fn wishes_that_no_placement_can_have_are_refused_before_anybody_plans_with_them(
         let mut request = request();
         change(&mut request);
         let message = ControlMessage::Request { request: 1, ask: ControlAsk::Place(request) };
-        ControlMessage::decode(&message.encode()).unwrap_err().to_string()
+        ControlMessage::decode(&message.encode()).map(|_| ()).unwrap_err().to_string()
     };
     let pin = |layers| Pin { node: node(1), device: DeviceId::cpu(), layers };
     let (backwards, far) = (LayerRange { start: 3, end: 2 }, LayerRange { start: 0, end: u32::MAX });

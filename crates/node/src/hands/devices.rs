@@ -27,7 +27,6 @@ use crate::meters::Meters;
 use crate::open_device::{Opened, StandInError};
 use crate::packets::PacketWindows;
 
-const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Somebody may have ended a quarantine, or its time has come.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// The device of this process, after what it gave could not be used: nothing checks it meanwhile.
@@ -57,7 +56,7 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Over opened devices. From now on they are sampled.
+    /// Over opened devices.
     pub fn new(
         compute: Compute,
         config: NodeConfig,
@@ -92,20 +91,6 @@ impl Devices {
     /// Packets to each member, as its connections have counted them by now.
     pub fn count_packets(&mut self, counts: &BTreeMap<NodeId, PacketCounts>) {
         self.packets.sample(self.clock.now().time, counts);
-    }
-
-    /// Posts an event each second until the loop has ended.
-    pub fn keep_sampling(events: EventSender, mut ended: watch::Receiver<bool>) {
-        tokio::spawn(async move {
-            let mut every = tokio::time::interval(SAMPLE_EVERY);
-            every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-            loop {
-                tokio::select! {
-                    _ = ended.wait_for(|ended| *ended) => return,
-                    _ = every.tick() => events.post(Event::Device(DeviceEvent::SampleDue)),
-                }
-            }
-        });
     }
 
     /// Where a shard on `device` goes.

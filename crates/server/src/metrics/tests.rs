@@ -211,22 +211,27 @@ fn the_page_describes_every_metric_and_no_other() {
     assert!(unknown.is_empty(), "docs/metrics.md names {unknown:?}");
 }
 
+/// Recording rules that a text names: words with colons that begin with `exo:`.
+fn recordings(text: &str) -> BTreeSet<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let words = text.split(|c| !is_part(c));
+    words.filter(|word| word.starts_with("exo:") && word.len() > "exo:".len()).collect()
+}
+
 #[test]
-fn every_metric_that_the_board_and_the_rules_name_exists() {
+fn every_metric_and_every_recording_that_the_board_and_the_rules_name_exists() {
+    let rules = std::fs::read_to_string(root("ops/prometheus/rules.yml")).unwrap();
+    let recorded: BTreeSet<&str> =
+        rules.lines().filter_map(|line| line.trim().strip_prefix("- record: ")).map(str::trim).collect();
+    assert!(recorded.len() > 3, "{recorded:?}");
     for file in ["ops/grafana/exo.json", "ops/prometheus/rules.yml", "ops/prometheus/prometheus.yml"] {
         let text = std::fs::read_to_string(root(file)).unwrap();
-        let recorded: BTreeSet<String> = text
-            .lines()
-            .filter_map(|line| Some(line.trim().strip_prefix("- record: ")?.trim().to_owned()))
-            .collect();
-        // A recording rule has colons, at which names are cut here.
-        let known = |name: &String| {
-            sample_names().contains(name)
-                || recorded.iter().any(|rule| rule.split(':').any(|part| part == name))
-        };
-        let unknown: Vec<_> = named(&text).into_iter().filter(|name| !known(name)).collect();
+        let unknown: Vec<_> =
+            named(&text).into_iter().filter(|name| !sample_names().contains(name)).collect();
         assert!(unknown.is_empty(), "{file} names {unknown:?}");
         assert!(named(&text).len() > 3 || file.ends_with("prometheus.yml"), "{file} names nearly none");
+        let unrecorded: Vec<_> = recordings(&text).difference(&recorded).copied().collect();
+        assert!(unrecorded.is_empty(), "{file} names {unrecorded:?}, which no rule records");
     }
     let board = std::fs::read_to_string(root("ops/grafana/exo.json")).unwrap();
     serde_json::from_str::<serde_json::Value>(&board).unwrap();

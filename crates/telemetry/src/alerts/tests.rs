@@ -695,8 +695,14 @@ fn the_runbook_has_a_section_for_each_rule_and_no_other() {
     for rule in RULES {
         let section = page.split(&format!("## {}\n", rule.id)).nth(1).unwrap();
         let section = section.split("\n## ").next().unwrap();
-        let severity = rule.severity.as_str();
-        assert!(section.contains(severity) && section.len() > 200, "{}: {section}", rule.id);
+        let (severity, raise_s, clear_s) = (rule.severity.as_str(), rule.raise_after_s, rule.clear_after_s);
+        let begins = format!("`{severity}` ({raise_s} s, {clear_s} s).");
+        assert!(
+            section.trim_start().starts_with(&begins),
+            "{}: {begins} is not how it begins: {section}",
+            rule.id
+        );
+        assert!(section.len() > 200 && !rule.what_to_do.is_empty(), "{}: {section}", rule.id);
     }
 }
 

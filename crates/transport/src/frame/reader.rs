@@ -74,6 +74,17 @@ impl FrameReader {
         outcome
     }
 
+    /// Waits, however long, until something of the next frame has come, or none will: what
+    /// [`FrameReader::next`] says then. While a channel is silent no timer runs for it.
+    pub async fn begin(&mut self) {
+        if self.dead.is_some() || self.pending.is_some() || self.header_len > 0 {
+            return;
+        }
+        if let Err(error) = self.read_of_header().await {
+            self.dead = Some(error);
+        }
+    }
+
     /// Bytes that have arrived in all, also of a frame that is not whole yet: while they grow, the sender
     /// lives.
     pub fn received_bytes(&self) -> u64 {
@@ -102,21 +113,27 @@ impl FrameReader {
 
     async fn read_header(&mut self) -> Result<Header, FrameError> {
         while self.header_len < HEADER_BYTES {
-            match self.raw.read(&mut self.header[self.header_len..]).await {
-                Ok(0) => return Err(FrameError::Closed { clean: self.header_len == 0 }),
-                Ok(n) => {
-                    (self.header_len, self.received_bytes) =
-                        (self.header_len + n, self.received_bytes + n as u64)
-                }
-                Err(error) => {
-                    tracing::trace!(%error, "channel broke");
-                    return Err(FrameError::Closed { clean: false });
-                }
-            }
+            self.read_of_header().await?;
         }
         let header = Header::decode(self.header, self.limits)?;
         self.pending = Some(header);
         Ok(header)
+    }
+
+    /// What has come of a header.
+    async fn read_of_header(&mut self) -> Result<(), FrameError> {
+        match self.raw.read(&mut self.header[self.header_len..]).await {
+            Ok(0) => Err(FrameError::Closed { clean: self.header_len == 0 }),
+            Ok(n) => {
+                self.header_len += n;
+                self.received_bytes += n as u64;
+                Ok(())
+            }
+            Err(error) => {
+                tracing::trace!(%error, "channel broke");
+                Err(FrameError::Closed { clean: false })
+            }
+        }
     }
 
     /// Bytes set aside for a frame that is still arriving.
@@ -181,6 +198,33 @@ mod tests {
             }
             tx.write_all(&wire[wire.len() - 1..]).await.unwrap();
             assert_eq!(reader.next(None).await.unwrap().payload, &b"hello"[..]);
+        });
+    }
+
+    #[test]
+    fn a_silent_channel_is_waited_for_without_a_bound_and_a_frame_that_has_begun_is_not() {
+        runtime().block_on(async {
+            let (mut tx, rx) = tokio::io::duplex(64);
+            let mut reader = FrameReader::over(rx, LIMITS);
+            assert!(
+                tokio::time::timeout(Duration::from_millis(20), reader.begin()).await.is_err(),
+                "silence"
+            );
+            tx.write_all(&Header::encode(3, 1)[..2]).await.unwrap();
+            for _ in 0..2 {
+                reader.begin().await;
+                assert_eq!(reader.received_bytes(), 2);
+            }
+            let within = Duration::from_millis(5);
+            assert_eq!(reader.next(Some(within)).await, Err(FrameError::Timeout { within }));
+            tx.write_all(&Header::encode(3, 1)[2..]).await.unwrap();
+            tx.write_all(b"a").await.unwrap();
+            assert_eq!(reader.next(None).await.unwrap().payload, &b"a"[..]);
+            drop(tx);
+            for _ in 0..2 {
+                reader.begin().await;
+                assert_eq!(reader.next(None).await, Err(FrameError::Closed { clean: true }));
+            }
         });
     }
 

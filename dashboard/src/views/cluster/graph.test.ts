@@ -33,6 +33,11 @@ test("a request goes from stage to stage and back to the first", () => {
   expect(hops(undefined)).toEqual([]);
 });
 
+test("a link that a request crosses twice is drawn once", () => {
+  const placed = instance("i", "m", [stage(1, "a", "gpu0", 0, 2), stage(2, "b", "gpu0", 2, 4), stage(1, "a", "gpu1", 4, 6), stage(2, "b", "gpu1", 6, 8)]);
+  expect(hops(placed as never).map(({ from, to }) => [from, to])).toEqual([[nodeId(1), nodeId(2)], [nodeId(2), nodeId(1)]]);
+});
+
 test("cards that would lie on each other are dots", () => {
   expect([1, 3, 6, 7, 12, 13].map((count) => asCards(count, 360))).toEqual([true, true, true, false, false, false]);
   expect([12, 13].map((count) => asCards(count, 900))).toEqual([true, false]);

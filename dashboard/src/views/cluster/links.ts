@@ -38,9 +38,10 @@ export function width(bytes_per_s: number | null): number {
 
 export type Hop = { from: string; to: string };
 
-/** The links that a token crosses: stage to stage, and back to the first. */
+/** The links that a token crosses: stage to stage, and back to the first. One that it crosses again is there once. */
 export function hops(instance: InstanceView | undefined): Hop[] {
   const nodes = (instance?.stages ?? []).map((stage) => stage.node).filter((node, at, all) => node !== all[at - 1]);
   if (nodes.length < 2) return [];
-  return nodes.map((from, at) => ({ from, to: nodes[(at + 1) % nodes.length]! })).filter((hop) => hop.from !== hop.to);
+  const all = nodes.map((from, at) => ({ from, to: nodes[(at + 1) % nodes.length]! })).filter((hop) => hop.from !== hop.to);
+  return [...new Map(all.map((hop) => [`${hop.from} ${hop.to}`, hop])).values()];
 }

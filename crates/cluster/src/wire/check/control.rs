@@ -52,8 +52,10 @@ impl Check for NodeReport {
         self.disk_room.check()?;
         self.stages.check()?;
         self.links.check()?;
+        is_once(self.links.iter().map(|link| link.peer), "a path to a member is told of twice")?;
         self.instance_failures.check()?;
         self.devices.check()?;
+        is_once(self.devices.iter().map(|report| &report.device), "the state of a device is told twice")?;
         self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.card))?;
         self.measured.check()
     }
@@ -121,8 +123,15 @@ impl Check for NodeFacts {
         text("bytes of a node's name", &self.name)?;
         text("bytes of a version", &self.version)?;
         text("bytes of a platform", &self.platform)?;
-        self.devices.check()
+        self.devices.check()?;
+        is_once(self.devices.iter().map(|device| &device.id), "a node has two devices of one id")
     }
+}
+
+/// What is placed, planned and shown by its key has it alone.
+fn is_once<K: Ord>(keys: impl ExactSizeIterator<Item = K>, what: &'static str) -> Result<(), CheckError> {
+    let count = keys.len();
+    ensure(keys.collect::<BTreeSet<K>>().len() == count, what)
 }
 
 impl Check for DeviceFacts {

@@ -217,6 +217,7 @@ struct LinkReader {
 impl LinkReader {
     async fn read_all(&mut self, reader: &mut FrameReader) -> LinkEnd {
         loop {
+            reader.begin().await;
             let next = reader.next(Some(PART_EVERY)).await;
             let before = std::mem::replace(&mut self.received_bytes, reader.received_bytes());
             self.ends.meter.received(self.received_bytes.saturating_sub(before));
