@@ -153,6 +153,7 @@ impl NodeMachine {
         self.snapshot_if_due();
         self.shut_window_when_over();
         self.write_trust_again();
+        self.give_up_acts();
         self.advertise();
         if let Some(waited) = self.writes.slow(self.awake.ran()) {
             let seconds = waited.as_secs();
