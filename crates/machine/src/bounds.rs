@@ -202,6 +202,12 @@ fn of_cut_off_nodes() -> Vec<Bound> {
             "machine",
             "the same",
         ),
+        Bound::new(
+            "a request whose model fits only over two members between which no data link is open",
+            format!("{} in which every plan came to that", time(CUT_OFF_AFTER)),
+            "machine",
+            "it is refused with their names",
+        ),
     ]
 }
 
