@@ -176,6 +176,7 @@ fn entries_for(log: &TrustLog, known: &[EntryId]) -> Vec<Vec<u8>> {
     let mut bytes = 0;
     let encoded = log.missing(known).map(Entry::encode);
     encoded
+        .take(ENTRIES_MAX)
         .take_while(|entry| {
             bytes += entry.len();
             bytes <= ENTRIES_BYTES_MAX
