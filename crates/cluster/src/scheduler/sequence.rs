@@ -20,7 +20,8 @@ pub(super) const REPORT_BUDGET: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     pub(super) ticket: u64,
-    /// When it last had a part in a step, counted in parts of all sequences: who waits longest has the lowest.
+    /// When it last had a part in a step, counted in parts of all sequences: who waits longest has the
+    /// lowest.
     pub(super) part_last: u64,
     pub(super) driver: NodeId,
     pub(super) attempt: Attempt,
@@ -69,8 +70,8 @@ enum Next {
     Prefill { sent: usize },
     /// Its next token is in flight.
     Awaited,
-    /// This token goes through the pipeline. `behind_rejected`: the stages hold drafts that were rejected where
-    /// it belongs.
+    /// This token goes through the pipeline. `behind_rejected`: the stages hold drafts that were rejected
+    /// where it belongs.
     Decode { token: u32, behind_rejected: bool },
 }
 
