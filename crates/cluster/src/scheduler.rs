@@ -5,8 +5,8 @@
 //! sequence is admitted when every stage has pages for the longest it can become, so a running sequence never
 //! runs out of them ([`pages`]). It begins with what is kept of earlier sequences with the same tokens and
 //! principal; while one that runs computes the same, it waits for that. Steps are numbered and composed from
-//! decodes first, then prompt chunks; at most one micro-batch per stage is in flight, and a sequence whose
-//! token is in flight waits for it. Prompts get a share of time beside decodes, not of tokens: the scheduler
+//! decodes first, then prompt chunks, each with regard to whose they are ([`step_shares`]); at most one
+//! micro-batch per stage is in flight, and a sequence whose token is in flight waits for it. Prompts get a share of time beside decodes, not of tokens: the scheduler
 //! learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once, because the
 //! `Close` that frees them travels in front of the `Open` that takes them. When a link takes steps with it,
 //! the next term begins in place ([`terms`]). Pages that stages keep outlive a placement as well: those that
@@ -38,6 +38,7 @@ mod queue;
 mod queue_rate;
 mod row_cost;
 mod sequence;
+mod step_shares;
 mod submit;
 pub(crate) mod terms;
 #[cfg(test)]
@@ -47,7 +48,7 @@ mod types;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use exo_types::{FailureKind, NodeId, Placement, PlacementId, SequenceId, StepSequence, Term, Time};
+use exo_types::{FailureKind, NodeId, Placement, PlacementId, Principal, SequenceId, StepSequence, Term, Time};
 
 use self::alone::Alone;
 use self::deadline::{StepSize, StepTimes};
@@ -93,6 +94,10 @@ pub struct Scheduler {
     rebuilds: Option<StageSet>,
     /// Whether the last step was for these alone.
     rebuilt_last: bool,
+    /// Parts of sequences in steps of all terms.
+    parts: u64,
+    /// After how many steps each principal that runs last had a chunk of a prompt in one.
+    prompts_taken: BTreeMap<Principal, u64>,
     /// Commands for the next step.
     commands: Vec<StageCommand>,
     in_flight: VecDeque<Flight>,
@@ -175,6 +180,8 @@ impl Scheduler {
             tickets: 0,
             rebuilds: None,
             rebuilt_last: false,
+            parts: 0,
+            prompts_taken: BTreeMap::new(),
             commands: Vec::new(),
             in_flight: VecDeque::new(),
             pace: Pace::default(),

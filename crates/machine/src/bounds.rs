@@ -205,6 +205,12 @@ fn of_cut_off_nodes() -> Vec<Bound> {
             "machine",
             "the same",
         ),
+        Bound::new(
+            "a request whose model fits only over two members between which no data link is open",
+            format!("{} in which every plan came to that", time(CUT_OFF_AFTER)),
+            "machine",
+            "it is refused with their names",
+        ),
     ]
 }
 
@@ -245,6 +251,12 @@ fn of_copies() -> Vec<Bound> {
 
 fn of_askers() -> Vec<Bound> {
     vec![
+        Bound::new(
+            "a change of the members that this node's disk has not taken",
+            format!("{} in which the node ran", time(LOG_WRITE_MAX)),
+            "machine",
+            "what is not signed is not done; what is signed is written until the disk is sure; who asked for it hears which: `deadline_exceeded`",
+        ),
         Bound::new(
             "a command or a question that this node answers alone, with what it signs and writes first",
             time(ANSWER_MAX),

@@ -20,6 +20,7 @@ use exo_types::{DiskRoom, Epoch, ModelId, NodeId, Time};
 use crate::joining::window_left_s;
 use crate::links::RoundTrips;
 use crate::persist::{ActAsker, Durable, LOG_WRITE_MAX, OwnAppend, Replaced, Unwritten, Written};
+use crate::placement_wait::PlacementWait;
 use crate::plausible;
 use crate::{Answer, Effect, NodeMachine, Notice, PersistId, ReplyId, WriteFailure};
 
@@ -68,9 +69,8 @@ pub(crate) struct Asks {
     open: BTreeMap<u64, OpenAsk>,
     /// For the coordinator that is being elected.
     early: Vec<EarlyAsk>,
-    /// Models whose room is in use, when they are asked for again, and what their requests are told
-    /// meanwhile.
-    pub(crate) waits_for_room: BTreeMap<ModelId, (Time, String)>,
+    /// Models that cannot be placed at the moment.
+    pub(crate) unplaceable: BTreeMap<ModelId, PlacementWait>,
     /// Models whose placement requests asked for, and when no answer had come: they may be placed all the
     /// same, which shows.
     pub(crate) unanswered: BTreeMap<ModelId, Time>,
@@ -153,6 +153,7 @@ impl NodeMachine {
         self.snapshot_if_due();
         self.shut_window_when_over();
         self.write_trust_again();
+        self.give_up_acts();
         self.advertise();
         if let Some(waited) = self.writes.slow(self.awake.ran()) {
             let seconds = waited.as_secs();

@@ -19,7 +19,7 @@ pub(crate) const LINK_TRIED_FOR: Duration = Duration::from_secs(3);
 /// Members that a refusal names.
 const NAMED_MAX: usize = 3;
 /// When a client may ask again.
-const RETRY_AFTER_S: u32 = 30;
+pub(crate) const RETRY_AFTER_S: u32 = 30;
 
 impl NodeMachine {
     /// Notes since when others follow a coordinator that this node does not hear.

@@ -177,6 +177,7 @@ impl From<&ActRefusal> for JoinRefusal {
         match refusal {
             ActRefusal::WindowShut => Self::ShutMeanwhile,
             ActRefusal::Moving => Self::Moving,
+            ActRefusal::Refused => Self::RefusedByPerson,
             ActRefusal::Impossible { error: ActError::Removed { .. }, .. } => Self::Removed,
             ActRefusal::Impossible { error: ActError::TooMany { max, .. }, .. } => {
                 Self::Full { max: *max as u64 }

@@ -59,6 +59,7 @@ mod non_finite;
 mod notice;
 mod persist;
 mod pipelines;
+mod placement_wait;
 #[cfg(feature = "planted")]
 pub mod planted;
 mod plausible;

@@ -68,13 +68,23 @@ impl NodeMachine {
 
     /// The person is answered when the stranger's entry is on disk.
     fn invite(&mut self, reply: ReplyId, node: NodeId) -> Result<(), AdminError> {
-        self.check_admin().map_err(|refusal| AdminError::Conflict { message: refusal.to_string() })?;
+        self.check_admin()?;
         let has_asked = self.with_joining(|joining, _, out| joining.invite(node, reply, out));
         if has_asked { Ok(()) } else { Err(not_asking(node)) }
     }
 
+    /// The refusal ends an admission that is not signed. What is signed may be on disk, and only a removal
+    /// takes it back.
     fn refuse_stranger(&mut self, node: NodeId) -> Result<String, AdminError> {
-        self.check_admin().map_err(|refusal| AdminError::Conflict { message: refusal.to_string() })?;
+        self.check_admin()?;
+        if let Some(member) = self.trust.planned_view().members().get(&node) {
+            let is = match self.trust.view().members().contains_key(&node) {
+                true => "is a member",
+                false => "was let in, which this node's disk is about to take",
+            };
+            let message = format!("{} ({node}) {is}: `exo remove {node}` puts it out", member.name);
+            return Err(AdminError::Conflict { message });
+        }
         let refused = self.with_joining(|joining, context, out| joining.refuse(context, node, out));
         refused.ok_or_else(|| not_asking(node))
     }

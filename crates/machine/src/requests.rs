@@ -12,9 +12,11 @@ use exo_cluster::{
     Driver, DriverInput, DriverOutput, DriverPhase, InstanceRequest, InstanceState, InstanceView,
     InterruptCause, StageStatus, StageView,
 };
-use exo_types::{InstanceId, ModelId, Principal, RequestId, SequenceId, Time};
+use exo_types::{FailureKind, InstanceId, ModelId, Principal, RequestId, SequenceId, Time};
 
 use crate::coordination::Asker;
+use crate::cut_off::RETRY_AFTER_S;
+use crate::placement_wait::PlacementWait;
 use crate::view::step_times_view;
 use crate::waiting::{FetchWatch, slowest_fetch};
 use crate::{Effect, NodeMachine, RequestWait, SequenceEvent, StartRequest, StreamId};
@@ -49,8 +51,6 @@ pub(crate) struct DriverEntry {
 
 /// A request of which there is no news says this often that its deadlines are watched.
 pub(crate) const WATCHED_EVERY: Duration = Duration::from_secs(20);
-/// What waits for the room of a model that is in use is asked for again after this long.
-const ROOM_AGAIN: Duration = Duration::from_secs(1);
 /// Why requests end on a node that is no member any more.
 const REMOVED: &str = "this node was removed from its cluster";
 
@@ -106,7 +106,7 @@ impl NodeMachine {
         if self.is_removed() {
             return self.refuse_waiting(model, false, REMOVED);
         }
-        let waits = self.asks.waits_for_room.get(&model).is_some_and(|(again, _)| *again > self.now.time);
+        let waits = self.asks.unplaceable.get(&model).is_some_and(|wait| wait.again_at > self.now.time);
         if self.placed_as(model).is_none() && !waits && !self.asks.is_placing(model) {
             self.ask(Asker::Placement(model), ControlAsk::Place(request.clone()));
         }
@@ -121,21 +121,14 @@ impl NodeMachine {
 
     /// The coordinator's answer to a placement that a request caused.
     pub(crate) fn placed(&mut self, model: ModelId, reply: Option<ControlReply>) {
-        self.asks.waits_for_room.remove(&model);
+        let before = self.asks.unplaceable.remove(&model);
         match reply {
-            // Over in a while: asked again, and its clients hear why they wait.
             Some(ControlReply::Refused(
                 refusal @ (ControlRefusal::InUse { .. }
                 | ControlRefusal::LogFailed(_)
                 | ControlRefusal::Busy(_)
                 | ControlRefusal::NoPlan { .. }),
-            )) => {
-                let message = refusal.text(&|node| self.name_of(node));
-                self.asks.waits_for_room.insert(model, (self.now.time + ROOM_AGAIN, message));
-                let waiting = self.drivers.iter().filter(|(_, entry)| entry.model == model);
-                let waiting: Vec<SequenceId> = waiting.map(|(id, _)| *id).collect();
-                waiting.into_iter().for_each(|id| self.tell_phase(id));
-            }
+            )) => self.cannot_place(model, &refusal, before.as_ref()),
             // Over in a moment: asked again. What a coordinator had in its log when it ceased to be one may
             // be in the next one's.
             None | Some(ControlReply::Refused(ControlRefusal::NotCoordinator(_))) => {
@@ -150,6 +143,24 @@ impl NodeMachine {
             Some(ControlReply::Placed { view, .. }) => self.check_placed(model, view.instance()),
             Some(_) => {}
         }
+    }
+
+    /// Over in a while: asked again, and its clients hear why they wait. What is over two members that have
+    /// had no data link for long is not waited for.
+    fn cannot_place(&mut self, model: ModelId, refusal: &ControlRefusal, before: Option<&PlacementWait>) {
+        let (now, why) = (self.now.time, refusal.text(&|node| self.name_of(node)));
+        let wait = PlacementWait::new(now, refusal, why, before);
+        if wait.is_apart_for_long(now) {
+            let new = self.drivers.iter().filter(|(_, entry)| entry.model == model && !entry.is_started);
+            for id in new.map(|(id, _)| *id).collect::<Vec<_>>() {
+                let (reason, retry_after_s) = (wait.why.clone(), RETRY_AFTER_S);
+                self.refuse_request(id, GenerateError::Unavailable { reason, retry_after_s });
+            }
+        }
+        self.asks.unplaceable.insert(model, wait);
+        let waiting: Vec<SequenceId> =
+            self.drivers.iter().filter(|(_, entry)| entry.model == model).map(|(id, _)| *id).collect();
+        waiting.into_iter().for_each(|id| self.tell_phase(id));
     }
 
     fn check_placed(&mut self, model: ModelId, instance: InstanceId) {
@@ -305,7 +316,7 @@ impl NodeMachine {
             }
             DriverOutput::Failed { kind, message } => {
                 self.backup_failed(id.request);
-                let message = self.with_names(&message);
+                let message = self.with_names(&self.with_placement(id, kind, message));
                 let busy = self.drivers.get(&id).and_then(|entry| entry.driver.busy());
                 SequenceEvent::Failed { kind, message, busy }
             }
@@ -314,6 +325,16 @@ impl NodeMachine {
         self.tell_client(id, event);
         if is_last {
             self.drivers.remove(&id);
+        }
+    }
+
+    /// What the driver does not know: why its model could not be placed all the while.
+    fn with_placement(&self, id: SequenceId, kind: FailureKind, message: String) -> String {
+        let model = self.drivers.get(&id).map(DriverEntry::model);
+        let wait = model.and_then(|model| self.asks.unplaceable.get(&model));
+        match wait.filter(|_| kind == FailureKind::Deadline) {
+            Some(wait) => format!("{message}: {}", wait.why),
+            None => message,
         }
     }
 
@@ -509,7 +530,7 @@ impl NodeMachine {
             |phase| matches!(phase, DriverPhase::WaitingForInstance | DriverPhase::Interrupted { .. });
         let is_waiting = |d: &&DriverEntry| waits(d.driver.phase());
         let drivers = &self.drivers;
-        self.asks.waits_for_room.retain(|model, _| drivers.values().any(|entry| entry.model == *model));
+        self.asks.unplaceable.retain(|model, _| drivers.values().any(|entry| entry.model == *model));
         let unplaced: Vec<_> = self.drivers.values().filter(is_waiting).map(|d| d.place.clone()).collect();
         for request in unplaced {
             self.place_if_missing(&request);

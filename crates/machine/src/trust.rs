@@ -18,7 +18,7 @@ use exo_trust::{Act, ActError, Entry, EntryId, Inserted, Statement, TrustLog, Vi
 use exo_types::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
-use crate::persist::{ActAsker, Durable, TrustWrite};
+use crate::persist::{ActAsker, Durable, LOG_WRITE_MAX, TrustWrite};
 use crate::{ActRefusal, Answer, Effect, NodeMachine, Notice, SignId, WriteFailure};
 
 /// Acts that may wait for their signature; more are refused.
@@ -92,6 +92,8 @@ pub(crate) struct Trust {
     planned: TrustLog,
     /// To be signed, one after the other, so that each follows the one before.
     acts: VecDeque<(ActAsker, Act)>,
+    /// Who waits for an act, signed or not, the longest first; since when, by the time in which the node ran.
+    asked: VecDeque<(Time, ActAsker)>,
     /// Was written to the last of our knowledge, and may not stay: it is written again, at this time. Until
     /// it is sure, it is neither told to anybody nor taken back.
     unsure: Option<(Time, TrustWrite)>,
@@ -117,6 +119,7 @@ impl Trust {
             planned: log.clone(),
             durable: log,
             acts: VecDeque::new(),
+            asked: VecDeque::new(),
             unsure: None,
             failure_told: None,
             unwritten: Vec::new(),
@@ -135,6 +138,11 @@ impl Trust {
         &self.durable
     }
 
+    /// Who will belong to the cluster by what is signed here and taken in from others, on disk or not.
+    pub(crate) fn planned_view(&self) -> &View {
+        self.planned.view()
+    }
+
     fn message(&self, what: TrustNews) -> TrustMessage {
         TrustMessage { cluster: self.durable.cluster(), known: self.durable.known(), what }
     }
@@ -142,6 +150,19 @@ impl Trust {
     /// Who belongs to the cluster.
     pub(crate) fn view(&self) -> &View {
         self.durable.view()
+    }
+
+    /// Ends a wait; whether somebody still waited.
+    fn is_awaited(&mut self, asker: ActAsker) -> bool {
+        let at = self.asked.iter().position(|(_, waiting)| *waiting == asker);
+        at.is_some_and(|at| self.asked.remove(at).is_some())
+    }
+
+    /// Drops an act that is not signed; `false` if it is, and may be on disk.
+    fn drop_unsigned(&mut self, asker: ActAsker) -> bool {
+        let at = self.acts.iter().position(|(waiting, _)| *waiting == asker);
+        at.is_some_and(|at| self.acts.remove(at).is_some())
+            || self.signing.take_if(|(_, signing, _)| *signing == asker).is_some()
     }
 
     /// Else acts wait, of which there are only so many.
@@ -155,6 +176,7 @@ fn entries_for(log: &TrustLog, known: &[EntryId]) -> Vec<Vec<u8>> {
     let mut bytes = 0;
     let encoded = log.missing(known).map(Entry::encode);
     encoded
+        .take(ENTRIES_MAX)
         .take_while(|entry| {
             bytes += entry.len();
             bytes <= ENTRIES_BYTES_MAX
@@ -166,8 +188,9 @@ impl NodeMachine {
     // ---- what this node signs ----
 
     /// Has this node's key sign a change of the members, if it may. Whoever asks hears when it is on disk, or
-    /// why it is not.
+    /// why it is not, or before long that no one knows.
     pub(crate) fn change_members(&mut self, asker: ActAsker, act: Act) {
+        self.trust.asked.push_back((self.awake.ran(), asker));
         if self.trust.acts.len() >= ACTS_MAX {
             return self.acted(asker, Err(ActRefusal::TooMany { max: ACTS_MAX }));
         }
@@ -183,15 +206,7 @@ impl NodeMachine {
         }
         while self.trust.may_sign() && self.moving_in.is_none() {
             let Some((asker, act)) = self.trust.acts.pop_front() else { return };
-            let may = match asker {
-                // The window may have shut since the stranger asked, also by what is on its way to disk.
-                ActAsker::Admission(admission) => {
-                    let view = self.trust.planned.view().clone();
-                    self.with_joining(|joining, context, _| joining.may_record(context, admission, &view))
-                }
-                ActAsker::Client(_) => self.check_admin(),
-                ActAsker::Nobody => Ok(()),
-            };
+            let may = self.may_act(asker);
             let statement = || {
                 let statement = self.trust.planned.statement(self.me, self.now.unix_s, act);
                 statement.map_err(|error| self.impossible(error))
@@ -208,7 +223,20 @@ impl NodeMachine {
         }
     }
 
-    /// The answer to [`Effect::Sign`].
+    fn may_act(&mut self, asker: ActAsker) -> Result<(), ActRefusal> {
+        match asker {
+            // The window may have shut since the stranger asked, also by what is on its way to disk.
+            ActAsker::Admission(admission) => {
+                let view = self.trust.planned.view().clone();
+                self.with_joining(|joining, context, _| joining.may_record(context, admission, &view))
+            }
+            ActAsker::Client(_) => self.check_admin(),
+            ActAsker::Nobody => Ok(()),
+        }
+    }
+
+    /// The answer to [`Effect::Sign`]. What nobody has seen yet may still be left undone: a person may have
+    /// refused the stranger meanwhile.
     pub(crate) fn signed(&mut self, id: SignId, signature: [u8; 64]) {
         let Some((_, asker, statement)) = self.trust.signing.take_if(|(signing, ..)| *signing == id) else {
             return tracing::trace!(
@@ -220,9 +248,12 @@ impl NodeMachine {
         if self.moving_in.is_some() {
             return self.acted(asker, Err(ActRefusal::Moving));
         }
-        match self.trust.planned.insert(statement.signed(signature)) {
-            Ok(_) => self.write_trust(Some(asker)),
-            Err(error) => self.acted(asker, Err(error.into())),
+        match self.may_act(asker) {
+            Err(refusal) => self.acted(asker, Err(refusal)),
+            Ok(()) => match self.trust.planned.insert(statement.signed(signature)) {
+                Ok(_) => self.write_trust(Some(asker)),
+                Err(error) => self.acted(asker, Err(error.into())),
+            },
         }
         self.sign_next();
     }
@@ -237,8 +268,16 @@ impl NodeMachine {
     }
 
     fn acted(&mut self, asker: ActAsker, result: Result<(), ActRefusal>) {
+        let is_awaited = self.trust.is_awaited(asker);
         match asker {
-            ActAsker::Client(reply) => self.reply(reply, Answer::Acted(result)),
+            ActAsker::Client(reply) if is_awaited => self.reply(reply, Answer::Acted(result)),
+            ActAsker::Client(reply) => {
+                tracing::trace!(
+                    reply = reply.0,
+                    ?result,
+                    "of a change whose asker heard that this is not sure"
+                );
+            }
             ActAsker::Admission(admission) => {
                 self.with_joining(|joining, context, out| {
                     joining.recorded(context, admission, result, out);
@@ -249,6 +288,34 @@ impl NodeMachine {
                     tracing::info!(%reason, "a change of the members that nobody asked for was not made");
                 }
             }
+        }
+    }
+
+    /// Tells whoever has waited for long what is known. What is not signed is not signed any more; what is
+    /// signed is written until the disk is sure.
+    pub(crate) fn give_up_acts(&mut self) {
+        let ran = self.awake.ran();
+        let (within, mut is_any_dropped) = (LOG_WRITE_MAX, false);
+        while let Some((_, asker)) = self.trust.asked.pop_front_if(|(since, _)| ran.since(*since) >= within) {
+            if self.trust.drop_unsigned(asker) {
+                // It is waited for once more, for this answer.
+                self.trust.asked.push_front((ran, asker));
+                self.acted(asker, Err(ActRefusal::NotSigned { within }));
+                is_any_dropped = true;
+                continue;
+            }
+            let refusal = ActRefusal::NotSure { within };
+            match asker {
+                ActAsker::Client(reply) => self.reply(reply, Answer::Acted(Err(refusal))),
+                ActAsker::Admission(admission) => {
+                    self.with_joining(|joining, _, out| joining.not_sure(admission, refusal, out));
+                }
+                ActAsker::Nobody => {}
+            }
+        }
+        // It may have been the key that gave no answer.
+        if is_any_dropped {
+            self.sign_next();
         }
     }
 
@@ -290,7 +357,8 @@ impl NodeMachine {
         let TrustWrite { log, askers, is_move, is_repeated: _ } = written.into_inner();
         let known = self.trust.durable.known();
         if is_move {
-            let former = std::mem::replace(&mut self.trust, Trust::new(log));
+            let mut former = std::mem::replace(&mut self.trust, Trust::new(log));
+            self.trust.asked = std::mem::take(&mut former.asked);
             let signing = former.signing.map(|(_, asker, _)| asker);
             let waiting = former.acts.into_iter().map(|(asker, _)| asker).chain(signing);
             let unsure = former.unsure.into_iter().flat_map(|(_, write)| write.askers);

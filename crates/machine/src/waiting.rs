@@ -204,7 +204,7 @@ impl NodeMachine {
         lost: Option<&ReplaceReason>,
     ) -> String {
         let Some(instance) = self.instances.iter().find(|i| i.model() == model) else {
-            return self.asks.waits_for_room.get(&model).map_or("placing", |(_, why)| why).to_owned();
+            return self.asks.unplaceable.get(&model).map_or("placing", |wait| &wait.why).to_owned();
         };
         match &instance.state {
             InstanceState::Loading => self.loading(instance, watch),

@@ -7,6 +7,7 @@ mod members;
 mod model_uses;
 mod models;
 mod placing;
+mod preparing;
 mod prompts;
 mod requests;
 
@@ -29,10 +30,11 @@ use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
 use exo_transport::Endpoint;
 use exo_trust::Act;
 use exo_types::{InstanceId, NodeId, RequestId};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 pub use self::model_uses::ModelUses;
-pub use self::prompts::{PREPARING_MAX, prompt_bytes_max};
+pub use self::preparing::PreparingTurns;
+pub use self::prompts::prompt_bytes_max;
 use crate::checks::Checks;
 use crate::config::NodeConfig;
 use crate::doctor;
@@ -70,9 +72,7 @@ pub struct NodeFacade {
     /// How other nodes are asked for their log lines, and to try a device again.
     pub endpoint: Endpoint,
     /// Turns of those that render and tokenise.
-    pub preparing: Arc<Semaphore>,
-    /// The one turn of those whose prompts are long.
-    pub preparing_long: Arc<Semaphore>,
+    pub preparing: PreparingTurns,
     /// Text of the largest prompt.
     pub prompt_bytes_max: usize,
     /// Models on their way here.

@@ -9,7 +9,7 @@ use exo_api::{ClusterView, Facade, PullView};
 use exo_machine::{Effect, NodeMachine, Notice, Question};
 use exo_telemetry::OwnFacts;
 use exo_types::NodeId;
-use tokio::sync::{Semaphore, broadcast, watch};
+use tokio::sync::{broadcast, watch};
 use tokio::task::JoinHandle;
 
 use crate::NodeConfig;
@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::downloads::{self, NodeDownloads};
 use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
-use crate::facade::{ModelUses, NodeFacade, PREPARING_MAX, prompt_bytes_max};
+use crate::facade::{ModelUses, NodeFacade, PreparingTurns, prompt_bytes_max};
 use crate::files::{DataDir, FilesError};
 use crate::hands::Hands;
 use crate::host::Host;
@@ -150,8 +150,7 @@ impl Node {
             meters,
             telemetry: telemetry.clone(),
             endpoint: hands.endpoint.clone(),
-            preparing: Arc::new(Semaphore::new(PREPARING_MAX)),
-            preparing_long: Arc::new(Semaphore::new(1)),
+            preparing: PreparingTurns::new(),
             prompt_bytes_max: prompt_bytes_max(exo_device::memory(Path::new("/"))),
             downloads,
             checks: hands.checks.clone(),

@@ -523,12 +523,15 @@ pub fn lies(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> 
     (0..count).map(one).collect()
 }
 
-/// A member says again and again that it leads, in a run of a seed.
+/// A member says again and again that it leads, in half of the runs behind the word that it seeks, in a run
+/// of a seed.
 pub fn claims_of_lead(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let liar = Own { seed, index: CLAIMS_FROM }.node(2);
+    let first = Own { seed, index: CLAIMS_FROM };
+    let liar = first.node(2);
+    let lie = if first.draw(4).per_cent(50) { Lie::SeeksAndTakesLead } else { Lie::TakesLead };
     let one = |index| {
         let own = Own { seed, index: CLAIMS_FROM + index };
-        let kind = FaultKind::Lie { liar, to: 0, lie: Lie::TakesLead };
+        let kind = FaultKind::Lie { liar, to: 0, lie };
         Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
     };
     (0..count).map(one).collect()

@@ -44,6 +44,9 @@ pub enum Lie {
     LongLog,
     /// To all that it leads, in a later epoch than any: by runs of its own.
     TakesLead,
+    /// The same behind the word that it looks for a coordinator in a later epoch than any, for which the
+    /// coordinator begins another: in that one, and in one after what is begun.
+    SeeksAndTakesLead,
 }
 
 impl Lie {
@@ -80,20 +83,29 @@ impl World {
         }
     }
 
-    /// A node says to all that it leads. Only beside a coordinator that most members follow: where there is
-    /// none, anybody may come to lead.
-    pub(crate) fn take_lead(&mut self, liar: usize) {
+    /// A node says to all that it leads, or first that it seeks. Only beside a coordinator that most members
+    /// follow: where there is none, anybody may come to lead.
+    pub(crate) fn take_lead(&mut self, liar: usize, seeks: bool) {
         let Some(epoch) = self.led_by_most().filter(|epoch| epoch.key != self.nodes[liar].id) else { return };
         let Some(began) = self.nodes[liar].process.as_ref().map(|process| process.began) else { return };
         let own = &self.nodes[liar];
         let log = LogEnd { trust: u64::MAX, epoch: epoch.counter + 1, index: u64::MAX };
         let rank = Rank { majority: true, served: u32::MAX, log, uptime_class: u8::MAX, mains_power: true };
-        let beat = Heartbeat { role: Role::Leading, rank, table: Vec::new() };
-        let claimed = Epoch { counter: epoch.counter + 1, key: own.id };
-        let incarnation = own.incarnation(began);
-        let bodies = [Body::Announce(beat.clone()), Body::Heartbeat(beat)];
-        let messages =
-            bodies.map(|body| Message { epoch: Some(claimed), incarnation, body }).map(|said| said.encode());
+        let beat = |role| Heartbeat { role, rank, table: Vec::new() };
+        let (seeking, leads) = (Body::Heartbeat(beat(Role::Seeking)), beat(Role::Leading));
+        let leading =
+            |above: u64| [(above, Body::Announce(leads.clone())), (above, Body::Heartbeat(leads.clone()))];
+        // For one above its own, the coordinator begins the next but one.
+        let said: Vec<(u64, Body)> = match seeks {
+            true => std::iter::once((1, seeking)).chain(leading(1)).chain(leading(3)).collect(),
+            false => leading(1).into(),
+        };
+        let (key, incarnation) = (own.id, own.incarnation(began));
+        let message = |(above, body): (u64, Body)| {
+            let claimed = Epoch { counter: epoch.counter + above, key };
+            Message { epoch: Some(claimed), incarnation, body }.encode()
+        };
+        let messages: Vec<Vec<u8>> = said.into_iter().map(message).collect();
         for to in (0..self.nodes.len()).filter(|to| *to != liar) {
             let Some(link) = self.link_to_lie(liar, to, Purpose::Control) else { continue };
             for bytes in &messages {
@@ -101,15 +113,16 @@ impl World {
                 self.send(liar, link, Outgoing::Control(Arc::new(message)));
             }
         }
-        self.fired("lead claimed");
+        self.fired(if seeks { "lead claimed by one that seeks" } else { "lead claimed" });
     }
 
-    /// The epoch whose coordinator most members follow, if there is one.
+    /// The last epoch of the coordinator that most members follow, if there is one. Some of them may be in
+    /// its epoch before.
     fn led_by_most(&self) -> Option<Epoch> {
         let led = |node: &Node| Some(node.process.as_ref()?.machine.leader()?.0);
         let epochs: Vec<Epoch> = self.nodes.iter().filter_map(led).collect();
-        let followed = |epoch: &Epoch| epochs.iter().filter(|other| *other == epoch).count();
-        let epoch = epochs.iter().copied().max_by_key(followed)?;
+        let followed = |epoch: &Epoch| epochs.iter().filter(|other| other.key == epoch.key).count();
+        let epoch = epochs.iter().copied().max_by_key(|epoch| (followed(epoch), *epoch))?;
         let members = self.nodes[self.names.index(epoch.key)?].disk.content().trust.view().members().len();
         // Among those that follow may be the liar.
         (2 * (followed(&epoch) - 1) > members).then_some(epoch)
@@ -164,7 +177,7 @@ impl World {
             Lie::Garbage => vec![ControlMessage::Trust(vec![0xff; 40])],
             Lie::Snapshot => self.snapshot_of_nothing(liar),
             Lie::BadEntry => self.bad_entry(liar),
-            Lie::TakesLead => Vec::new(), // see `take_lead`
+            Lie::TakesLead | Lie::SeeksAndTakesLead => Vec::new(), // see `take_lead`
             Lie::LongLog => vec![
                 ControlMessage::Log(LogMessage::Pull { index: 1 << 20, hash: [9; 32] }),
                 ControlMessage::Log(LogMessage::Tail {

@@ -261,7 +261,9 @@ impl Scenario {
 
     /// When a member first says that it leads and does not, in a run that is about that.
     pub fn lead_claimed_from(&self) -> Option<Time> {
-        let is_claim = |fault: &&Fault| matches!(fault.kind, FaultKind::Lie { lie: Lie::TakesLead, .. });
+        let is_claim = |fault: &&Fault| {
+            matches!(fault.kind, FaultKind::Lie { lie: Lie::TakesLead | Lie::SeeksAndTakesLead, .. })
+        };
         self.faults.iter().filter(is_claim).map(|fault| fault.at).min()
     }
 

@@ -210,7 +210,8 @@ impl World {
                 let is_admin = self.scenario.appointed().any(|node| node == liar);
                 if liar < self.nodes.len() && liar != to && !is_admin {
                     match lie {
-                        Lie::TakesLead => self.take_lead(liar),
+                        Lie::TakesLead => self.take_lead(liar, false),
+                        Lie::SeeksAndTakesLead => self.take_lead(liar, true),
                         lie => self.lie(liar, to, lie),
                     }
                 }

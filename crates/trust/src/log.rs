@@ -9,10 +9,13 @@ use crate::entry::AFTER_MAX;
 use crate::judge::{self, Item};
 use crate::{Act, ActError, Entry, EntryId, InsertError, Statement, View};
 
-/// Entries of a cluster. One that people use has some dozens.
+/// Entries of a cluster, but for a few that take an admin's rights away. One that people use has some dozens.
 pub const ENTRIES_MAX: usize = 1024;
 /// Of these, kept for taking rights away: who fills the log does not stay for it.
 const RESERVED: usize = 128;
+/// Beyond all of these, entries are taken in that leave the cluster with fewer admins: who fills the log with
+/// removals does not stay for it either. There are no more than so many admins.
+const BEYOND_MAX: usize = 64;
 /// Entries of an author who is no admin any more that are taken in: what it signed before it heard of that.
 /// All of them are void.
 const LATE_MAX: usize = 32;
@@ -126,12 +129,14 @@ impl TrustLog {
     pub fn statement(&self, author: NodeId, at_unix_s: u64, act: Act) -> Result<Statement, ActError> {
         self.view.check(author, &act)?;
         let max = room_for(&act);
-        if self.items.len() >= max {
+        if self.items.len() >= max && !self.may_go_beyond(&act) {
             return Err(ActError::TooMany { what: "entries in its log of trust", max });
         }
-        // Void entries of others are left alone, unless what stands rests on them: then all are followed.
-        let own = self.numbers_of(author);
-        let lean = self.last_of(&self.closed(self.standing.iter().chain(own)));
+        // Of a log that somebody has filled with removals, those are left alone: each node may have others of
+        // them. Void entries of others are, too, unless what stands rests on them: then all are followed.
+        let is_followed = |number: &usize| self.items.len() < ENTRIES_MAX || *number < ENTRIES_MAX - RESERVED;
+        let (standing, own) = (self.standing.iter().filter(is_followed), self.numbers_of(author));
+        let lean = self.last_of(&self.closed(standing.chain(own)));
         let all = self.heads.iter().map(|id| self.numbers[id]).collect();
         let mut after = self.first_own(author, lean);
         if self.check_after(&after, author, &act).is_err() {
@@ -153,7 +158,8 @@ impl TrustLog {
             return Err(InsertError::OtherCluster { id });
         }
         let max = room_for(&entry.statement().act);
-        if self.items.len() >= max {
+        let is_beyond = self.items.len() >= max;
+        if is_beyond && !self.may_go_beyond(&entry.statement().act) {
             return Err(InsertError::Full { max });
         }
         let before = self.before(&entry)?;
@@ -161,22 +167,29 @@ impl TrustLog {
             return Err(InsertError::BadSignature { id, author });
         }
         self.check_late(&entry)?;
-        let standing = judge::standing(&self.items, &before);
-        let view = View::of(&self.items, &standing);
-        view.check(author, &entry.statement().act).map_err(|source| InsertError::Act { id, source })?;
+        let stood = judge::standing(&self.items, &before);
+        let known = View::of(&self.items, &stood);
+        known.check(author, &entry.statement().act).map_err(|source| InsertError::Act { id, source })?;
         let depth = before.iter().map(|n| self.items[n].depth).max().unwrap_or(0) + 1;
-        let basis = judge::basis(&self.items, &standing, author);
-        if self.numbers_of(author).any(|number| !before.has(number)) {
+        let basis = judge::basis(&self.items, &stood, author);
+        let is_fork = self.numbers_of(author).any(|number| !before.has(number));
+        let (number, after) = (self.items.len(), entry.statement().after.clone());
+        self.items.push(Item { entry, depth, before, basis });
+        let standing = judge::standing(&self.items, &Bits::up_to(self.items.len()));
+        let view = View::of(&self.items, &standing);
+        if is_beyond && view.admins().count() >= self.view.admins().count() {
+            self.items.pop();
+            return Err(InsertError::Full { max });
+        }
+        (self.standing, self.view) = (standing, view);
+        if is_fork {
             self.forked.insert(author);
         }
-        entry.statement().after.iter().for_each(|id| {
+        for id in &after {
             self.heads.remove(id);
-        });
+        }
         self.heads.insert(id);
-        self.numbers.insert(id, self.items.len());
-        self.items.push(Item { entry, depth, before, basis });
-        self.standing = judge::standing(&self.items, &Bits::up_to(self.items.len()));
-        self.view = View::of(&self.items, &self.standing);
+        self.numbers.insert(id, number);
         Ok(Inserted::New)
     }
 
@@ -191,6 +204,12 @@ impl TrustLog {
         let heads = standing.into_iter().take(KNOWN_MAX / 2);
         let mut told = BTreeSet::new();
         heads.chain(back).chain(void).filter(|id| told.insert(*id)).take(KNOWN_MAX).collect()
+    }
+
+    /// Whether an entry that does this may find room where there is none any more.
+    fn may_go_beyond(&self, act: &Act) -> bool {
+        let is_admin = |node: NodeId| self.view.admins().any(|admin| admin == node);
+        act.disarms().is_some_and(is_admin) && self.items.len() < ENTRIES_MAX + BEYOND_MAX
     }
 
     /// Whether an entry of somebody who is no admin any more is one too many.

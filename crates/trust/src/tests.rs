@@ -512,3 +512,46 @@ fn a_full_log_still_takes_rights_away() {
     act(&mut log, 1, remove(2));
     assert_eq!(admins(&log), [1]);
 }
+
+/// Fills what there is: at first with something else, then with removals of keys of its own making.
+fn fill(log: &mut TrustLog, by: u8, first: u16) {
+    let removal = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let mut key = [high; 32];
+        key[0] = low;
+        Act::Remove { node: NodeId(key), reason: "mine".into() }
+    };
+    let windows = (0..).map(|number| Act::Window { until_unix_s: number });
+    for acts in [&mut windows.into_iter() as &mut dyn Iterator<Item = Act>, &mut (first..).map(removal)] {
+        while let Ok(statement) = log.statement(node(by), 5, acts.next().unwrap()) {
+            log.insert(sign(by, statement)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_log_that_an_admin_has_filled_with_removals_still_takes_its_rights_away() {
+    let mut log = cluster(&[2]);
+    fill(&mut log, 2, 1000);
+    let shared = ENTRIES_MAX - 128;
+    // Elsewhere that admin has shown other entries.
+    let mut other = TrustLog::from_entries(log.entries().take(shared).cloned()).unwrap().unwrap();
+    fill(&mut other, 2, 2000);
+    assert_eq!((log.entries().count(), other.entries().count()), (ENTRIES_MAX, ENTRIES_MAX));
+    let more = log.statement(node(2), 5, remove(90));
+    assert!(matches!(more, Err(ActError::TooMany { .. })), "{more:?}");
+
+    let removal = act(&mut log, 1, remove(2));
+    assert_eq!(other.insert(removal), Ok(Inserted::New), "it follows nothing that is not everywhere");
+    assert_eq!((admins(&log), admins(&other)), (vec![1], vec![1]));
+    assert_eq!(
+        log.view().removed().keys().collect::<Vec<_>>(),
+        [&node(2)],
+        "what it signed beside that is void"
+    );
+    let again = TrustLog::from_entries(log.entries().cloned()).unwrap().unwrap();
+    assert_eq!(again.view(), log.view());
+    let heads: Vec<EntryId> = again.heads().iter().copied().collect();
+    let unneeded = forge(1, &log, &heads[..1], remove(91));
+    assert!(matches!(log.insert(unneeded), Err(InsertError::Full { .. })), "nobody is an admin less by it");
+}

@@ -144,30 +144,19 @@ impl Scheduler {
         }
     }
 
-    /// The parts of the next step: the longest waiting decodes, then prompts in order of admission. Decodes
-    /// are spread over as many micro-batches as there are stages, so that no stage idles while another
-    /// computes. Or, in turn with those, a part of what some stages alone must rebuild.
+    /// The parts of the next step: decodes, then prompts. Or, in turn with those, a part of what some stages
+    /// alone must rebuild.
     fn compose(&mut self, out: &mut Vec<SchedulerOutput>) -> (Vec<StepSequence>, Option<StageSet>) {
-        let decoding = self.running.values().filter(|r| r.is_decoding()).count();
+        let anyone_decodes = self.running.values().any(Running::is_decoding);
         if !self.rebuilt_last
-            && let Some(part) = self.take_rebuild(decoding > 0)
+            && let Some(part) = self.take_rebuild(anyone_decodes)
         {
             return (vec![part], self.rebuilds);
         }
-        let share = decoding.div_ceil(self.placement.stages.len());
-        let ready =
-            self.running.iter().filter_map(|(&id, r)| r.decode_since().map(|since| (since, r.ticket, id)));
-        let mut ready: Vec<(u64, u64, SequenceId)> = ready.collect();
-        ready.sort_unstable();
-        let decodes = ready.into_iter().take(share).map(|(_, _, id)| id);
-
-        let prompts = self.running.iter().filter(|(_, r)| !r.is_decoding()).map(|(&id, r)| (r.ticket, id));
-        let mut prompts: Vec<(u64, SequenceId)> = prompts.collect();
-        prompts.sort_unstable();
-
-        let order: Vec<SequenceId> = decodes.chain(prompts.into_iter().map(|(_, id)| id)).collect();
-        let sequences = self.take(&order, self.chunk_tokens(decoding > 0), out);
-        match sequences.is_empty().then(|| self.take_rebuild(decoding > 0)).flatten() {
+        let mut order = self.decodes_of_step();
+        order.extend(self.prompts_in_order());
+        let sequences = self.take(&order, self.chunk_tokens(anyone_decodes), out);
+        match sequences.is_empty().then(|| self.take_rebuild(anyone_decodes)).flatten() {
             Some(part) => (vec![part], self.rebuilds),
             None => (sequences, None),
         }
@@ -239,6 +228,11 @@ impl Scheduler {
                 continue;
             }
             let Some(part) = running.take(id, chunk_left, &mut drafts) else { continue };
+            self.parts += 1;
+            running.part_last = self.parts;
+            if is_prompt {
+                self.prompts_taken.insert(running.principal, self.steps);
+            }
             reports_left -= if part.sample { report_cost } else { 0 };
             chunk_left -= if is_prompt { part.tokens.len() } else { part.drafts as usize };
             self.pages.reach(&mut running.claim, part.end());

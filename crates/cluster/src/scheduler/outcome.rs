@@ -225,7 +225,7 @@ impl Scheduler {
             };
             self.drafts[0] += u64::from(result.drafts);
             self.drafts[1] += u64::from(result.drafts_accepted());
-            let end = running.sampled(result, flight.step, self.placement.context_tokens);
+            let end = running.sampled(result, self.placement.context_tokens);
             // Every token but the last sampled one went through the stages, and none that was rejected
             // counts.
             let computed = running.tokens().len() as u32 - 1;

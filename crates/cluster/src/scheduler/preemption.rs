@@ -75,7 +75,7 @@ impl Scheduler {
             false => shares.of_principal(of) >= shares.of_principal(principal) + 2,
         };
         let candidates = self.running.iter().filter(|(sequence, running)| {
-            running.decode_since().is_some()
+            running.is_ready_to_decode()
                 && has_too_much(sequence.request, running.principal)
                 && self.pages.can_claim_without(&running.claim, &waiting.need)
         });

@@ -1,4 +1,5 @@
-//! What a row of a step costs, learned from the steps that come back, and whether a draft is worth one.
+//! What a row of a step costs, learned from the steps that come back: whether a draft is worth one, and how
+//! many rows a step may have before who waits for one of them waits for long.
 //!
 //! A decode step takes `base + rows · row`: reading the weights, and computing on them. On a device bound by
 //! bandwidth a further row is almost free, on one bound by arithmetic it costs as much as the first. Nothing
@@ -22,6 +23,10 @@ const OUTLIER: f64 = 3.0;
 const ASK_AGAIN_AFTER: u32 = 128;
 /// A draft less likely than this is not sent however cheap a row seems.
 const CHANCE_MIN: f64 = 0.05;
+/// A step of several principals takes at most this many times as long as one in which each has as many rows
+/// as the one that has fewest. With requests that come and go beside it, who runs one sequence waits less
+/// than twice as long beside many of another principal as beside one.
+const BESIDE_EQUAL_MAX: f64 = 1.5;
 
 /// Times of recent decode steps.
 #[derive(Clone, Debug)]
@@ -59,6 +64,14 @@ impl RowCost {
     pub(super) fn budget(&self, decodes: usize) -> DraftBudget {
         let ask = self.without_drafts >= ASK_AGAIN_AFTER;
         DraftBudget::new(if ask { self.row.min(ROW_AT_FIRST) } else { self.row }, decodes)
+    }
+
+    /// Rows that a step may have in which all principals together have `equal` if each has as many as the one
+    /// that has fewest.
+    pub(super) fn rows_beside(&self, equal: usize) -> usize {
+        let time = 1.0 + self.row * (equal.max(1) - 1) as f64;
+        // Infinitely many of rows that cost nothing.
+        equal.saturating_add(((BESIDE_EQUAL_MAX - 1.0) * time / self.row) as usize)
     }
 
     /// Seconds of a step of one row; `None` before the first.
@@ -126,6 +139,14 @@ impl DraftBudget {
 }
 
 #[cfg(test)]
+impl RowCost {
+    /// Where a further row costs this share of a step of one.
+    pub(super) fn of_row(row: f64) -> Self {
+        Self { row, ..Self::new() }
+    }
+}
+
+#[cfg(test)]
 impl DraftBudget {
     /// Rows cost nothing.
     pub(super) fn free() -> Self {
@@ -178,6 +199,16 @@ mod tests {
         assert!(taken(0.15, 1, 0.9) >= 5);
         assert!(taken(0.15, 1, 0.9) > taken(0.3, 1, 0.9));
         assert!(taken(0.15, 8, 0.6) < taken(0.15, 1, 0.6), "a full batch is bound by arithmetic");
+    }
+
+    #[test]
+    fn rows_beside_equals_lengthen_a_step_by_half_at_most() {
+        let rows = |row, equal| RowCost::of_row(row).rows_beside(equal);
+        assert_eq!([rows(1.0, 2), rows(1.0, 4), rows(1.0, 8)], [3, 6, 12], "arithmetic alone");
+        assert_eq!(rows(0.5, 2), 3);
+        assert_eq!(rows(0.25, 2), 4, "a step of 1.75 for one of 1.25");
+        assert_eq!(rows(0.01, 2), 52, "bandwidth alone");
+        assert_eq!(rows(0.0, 1), usize::MAX);
     }
 
     #[test]

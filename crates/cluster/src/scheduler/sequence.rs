@@ -20,6 +20,9 @@ pub(super) const REPORT_BUDGET: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Running {
     pub(super) ticket: u64,
+    /// When it last had a part in a step, counted in parts of all sequences: who waits longest has the
+    /// lowest.
+    pub(super) part_last: u64,
     pub(super) driver: NodeId,
     pub(super) attempt: Attempt,
     pub(super) claim: Claim,
@@ -67,9 +70,9 @@ enum Next {
     Prefill { sent: usize },
     /// Its next token is in flight.
     Awaited,
-    /// This token goes through the pipeline. `since` is the step that sampled it: the longest waiting goes
-    /// first. `behind_rejected`: the stages hold drafts that were rejected where it belongs.
-    Decode { token: u32, since: u64, behind_rejected: bool },
+    /// This token goes through the pipeline. `behind_rejected`: the stages hold drafts that were rejected
+    /// where it belongs.
+    Decode { token: u32, behind_rejected: bool },
 }
 
 impl Running {
@@ -85,6 +88,7 @@ impl Running {
         let Submission { attempt, spec, max_tokens, stop_tokens, ignore_eos, speculate, .. } = submission;
         Self {
             ticket,
+            part_last: 0,
             driver: spec.driver,
             attempt,
             claim,
@@ -240,12 +244,9 @@ impl Running {
         matches!(self.guesser, Guesser::Model(_))
     }
 
-    /// Since which step it is ready to decode; `None` if it is not.
-    pub(super) fn decode_since(&self) -> Option<u64> {
-        match self.next {
-            Next::Decode { since, .. } => Some(since),
-            Next::Prefill { .. } | Next::Awaited => None,
-        }
+    /// Whether its next token can go into a step.
+    pub(super) fn is_ready_to_decode(&self) -> bool {
+        matches!(self.next, Next::Decode { .. })
     }
 
     /// Its part of the next step: the waiting token with drafts worth their cost, or up to `chunk_tokens` of
@@ -259,7 +260,7 @@ impl Running {
         let (mut drafts, mut truncate_to) = (Vec::new(), None);
         let (start, tokens, sample) = match &mut self.next {
             Next::Awaited => return None,
-            Next::Decode { token, behind_rejected, .. } => {
+            Next::Decode { token, behind_rejected } => {
                 let start = self.tokens.len() as u32 - 1;
                 truncate_to = behind_rejected.then_some(start);
                 let token = *token;
@@ -322,12 +323,7 @@ impl Running {
     }
 
     /// Takes in what a step sampled; says whether the last of it ends the sequence, and why.
-    pub(super) fn sampled(
-        &mut self,
-        result: &TokenResult,
-        step: u64,
-        context_tokens: u32,
-    ) -> Option<EndReason> {
+    pub(super) fn sampled(&mut self, result: &TokenResult, context_tokens: u32) -> Option<EndReason> {
         let (count, token) = (result.tokens.len() as u32, result.tokens.last()?.token);
         for token in &result.tokens {
             self.tokens.push(token.token);
@@ -345,7 +341,7 @@ impl Running {
         }
         self.generated += count;
         self.has_sampled = true;
-        self.next = Next::Decode { token, since: step, behind_rejected: count <= result.drafts };
+        self.next = Next::Decode { token, behind_rejected: count <= result.drafts };
         if !self.ignore_eos && self.stop_tokens.contains(&token) {
             return Some(EndReason::StopToken);
         }

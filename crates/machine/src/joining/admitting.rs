@@ -86,7 +86,11 @@ enum AdmissionAsker {
         is_answered: bool,
     },
     /// A person who lets in a stranger that has asked before.
-    Person(ReplyId),
+    Person {
+        reply: ReplyId,
+        /// It has heard that no one knows whether the entry is on disk.
+        is_answered: bool,
+    },
 }
 
 /// A stranger that is being let in: its entry is being signed and written.
@@ -98,6 +102,8 @@ pub(super) struct Admission {
     on_sight: bool,
     /// It has one of the places of the door that a person has opened.
     has_place: bool,
+    /// A person has refused it meanwhile.
+    is_refused: bool,
     /// What both sides show.
     words: String,
     listen: SocketAddr,
@@ -116,11 +122,12 @@ impl Joining {
     pub fn invite(&mut self, node: NodeId, reply: ReplyId, out: &mut Vec<JoiningOutput>) -> bool {
         let Some(request) = self.requests.get(node) else { return false };
         let admission = Admission {
-            asker: AdmissionAsker::Person(reply),
+            asker: AdmissionAsker::Person { reply, is_answered: false },
             node,
             name: request.name.clone(),
             on_sight: false,
             has_place: false,
+            is_refused: false,
             words: request.words.clone(),
             listen: request.listen,
             // Every act comes to an end, and the person is told which.
@@ -137,17 +144,35 @@ impl Joining {
         out.push(JoiningOutput::Act { admission: self.admission_last, act });
     }
 
-    /// A person refuses a stranger that has asked, whose name this returns. It is neither shown nor let in on
-    /// sight for a while.
+    /// A person refuses a stranger that has asked, or that is being let in and whose entry is not signed,
+    /// whose name this returns. It is neither shown nor let in on sight for a while.
     pub fn refuse(
         &mut self,
         ctx: &Context<'_>,
         node: NodeId,
         out: &mut Vec<JoiningOutput>,
     ) -> Option<String> {
-        let name = self.requests.refuse(ctx.now.time, node)?;
+        let mut name = self.requests.get(node).map(|request| request.name.clone());
+        for admission in self.admissions.values_mut().filter(|admission| admission.node == node) {
+            admission.is_refused = true;
+            name = name.or_else(|| Some(admission.name.clone()));
+        }
+        let name = name?;
+        self.requests.refuse(ctx.now.time, node);
         out.push(JoiningOutput::Stale);
         Some(name)
+    }
+
+    /// Tells a person that no one knows whether the entry of an admission is on disk. What becomes of it
+    /// counts still.
+    pub(crate) fn not_sure(&mut self, admission: u64, refusal: ActRefusal, out: &mut Vec<JoiningOutput>) {
+        let admission = self.admissions.get_mut(&admission);
+        let Some(AdmissionAsker::Person { reply, is_answered }) = admission.map(|a| &mut a.asker) else {
+            return;
+        };
+        *is_answered = true;
+        let answer = Answer::Invited(Err(AdminError::from(refusal)));
+        out.push(JoiningOutput::Effect(Effect::Reply { reply: *reply, answer }));
     }
 
     pub(super) fn asked(&mut self, ctx: &Context<'_>, asked: AdmissionRequest, out: &mut Vec<JoiningOutput>) {
@@ -171,7 +196,9 @@ impl Joining {
                     out.push(JoiningOutput::Stale);
                 }
                 let (words, until) = (asked.words, ctx.now.time + ANSWER_MAX);
-                let admission = Admission { asker, node, name, on_sight, has_place, words, listen, until };
+                let is_refused = false;
+                let admission =
+                    Admission { asker, node, name, on_sight, has_place, is_refused, words, listen, until };
                 self.admit(admission, out);
             }
         }
@@ -185,6 +212,7 @@ impl Joining {
         }
         match self.admissions.get(&admission) {
             None => Err(ActRefusal::NotAwaited),
+            Some(admission) if admission.is_refused => Err(ActRefusal::Refused),
             Some(admission) if admission.on_sight => {
                 let comes_by_door = admission.has_place && self.opened.is_open(ctx.now);
                 let may = comes_by_door || ctx.is_window_open_by(view);
@@ -321,9 +349,11 @@ impl Joining {
                 let refused = |refusal: ActRefusal| JoinAnswer::Refused(JoinRefusal::from(&refusal));
                 answer(out, exchange, result.map_or_else(refused, |()| welcome(ctx)));
             }
-            AdmissionAsker::Person(reply) => {
-                let refused = |refusal: ActRefusal| AdminError::Conflict { message: refusal.to_string() };
-                let answer = Answer::Invited(result.map(|()| admission.name).map_err(refused));
+            AdmissionAsker::Person { is_answered: true, .. } => {
+                tracing::trace!(peer = %admission.node, "recorded after its person heard that this is not sure");
+            }
+            AdmissionAsker::Person { reply, is_answered: false } => {
+                let answer = Answer::Invited(result.map(|()| admission.name).map_err(AdminError::from));
                 out.push(JoiningOutput::Effect(Effect::Reply { reply, answer }));
             }
         }

@@ -95,9 +95,9 @@ impl Requests {
         self.all.remove(&node).is_some()
     }
 
-    /// A person refuses it, whose name this returns.
-    pub(super) fn refuse(&mut self, now: Time, node: NodeId) -> Option<String> {
-        let request = self.all.remove(&node)?;
+    /// A person refuses it.
+    pub(super) fn refuse(&mut self, now: Time, node: NodeId) {
+        self.all.remove(&node);
         self.refused.retain(|_, at| now.since(*at) < REFUSED_LASTS);
         if self.refused.len() >= REFUSED_MAX {
             let oldest = self.refused.iter().min_by_key(|(_, at)| **at).map(|(node, _)| *node);
@@ -107,7 +107,6 @@ impl Requests {
             }
         }
         self.refused.insert(node, now);
-        Some(request.name)
     }
 
     /// Whether a person has refused it within the hour.

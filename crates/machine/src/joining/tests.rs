@@ -1334,7 +1334,7 @@ fn a_person_hears_why_a_stranger_was_not_recorded() {
     let admission = node.admission();
     node.recorded(admission, Err(ActRefusal::NotWritten { reason: "no space".to_owned() }));
     let message = "the log of trust cannot be written: no space".to_owned();
-    assert_eq!(invited(&node.take()), [Err(exo_api::AdminError::Conflict { message })]);
+    assert_eq!(invited(&node.take()), [Err(exo_api::AdminError::Disk { message })]);
     assert!(node.joining.requests().contains_key(&stranger), "it asks still");
 }
 

@@ -31,7 +31,7 @@ struct Lone {
     /// Writes of the log of trust without an answer.
     writes: VecDeque<(PersistId, Vec<Vec<u8>>)>,
     acted: Vec<(ReplyId, Result<(), ActRefusal>)>,
-    /// What a person heard who let somebody in.
+    /// What people heard who let somebody in or refused somebody.
     invited: Vec<Result<String, exo_api::AdminError>>,
 }
 
@@ -127,6 +127,11 @@ impl Lone {
             ask: JoinAsk { name, group, port: 4000, what: JoinPurpose::Membership },
         }));
         self.handle(Input::Ask { reply: REPLY, question: Question::Invite { node } });
+    }
+
+    /// A person refuses it.
+    fn refuse(&mut self, node: NodeId) {
+        self.handle(Input::Ask { reply: ReplyId(8), question: Question::Refuse { node } });
     }
 
     fn act(&mut self, act: Act) {
@@ -249,8 +254,73 @@ fn who_lets_a_stranger_in_hears_that_the_disk_did_not_take_it() {
     node.sign();
     node.answer(Err(not_there()));
     let message = "the log of trust cannot be written: no space".to_owned();
-    assert_eq!(node.invited, [Err(exo_api::AdminError::Conflict { message })]);
+    assert_eq!(node.invited, [Err(exo_api::AdminError::Disk { message })]);
     assert!(!node.machine.trust.view().members().contains_key(&stranger));
+}
+
+#[test]
+fn a_refusal_wins_over_an_admission_that_nobody_has_seen_and_else_names_the_removal() {
+    let (mut node, stranger) = (Lone::new(), NodeId([2; 32]));
+    node.invite(stranger);
+    node.refuse(stranger);
+    assert_eq!(node.invited, [Ok("stranger".to_owned())]);
+    node.sign();
+    assert!(node.writes.is_empty(), "the key has signed it, and it is left undone");
+    let message = "a person has refused that node meanwhile".to_owned();
+    assert_eq!(node.invited[1..], [Err(exo_api::AdminError::Conflict { message })]);
+
+    let mut node = Lone::new();
+    node.invite(stranger);
+    node.sign();
+    node.refuse(stranger);
+    node.answer(Ok(()));
+    node.refuse(stranger);
+    let messages: Vec<String> = node
+        .invited
+        .iter()
+        .map(|heard| heard.as_ref().map_or_else(ToString::to_string, Clone::clone))
+        .collect();
+    let [on_its_way, let_in, there] = &messages[..] else { panic!("{messages:?}") };
+    let removal = format!("`exo remove {stranger}` puts it out");
+    assert!(on_its_way.contains("was let in") && on_its_way.ends_with(&removal), "{on_its_way}");
+    assert_eq!(let_in, "stranger");
+    assert!(there.contains("is a member") && there.ends_with(&removal), "{there}");
+}
+
+#[test]
+fn who_waits_for_a_disk_that_is_not_sure_hears_in_time_what_is_known() {
+    let (mut node, stranger) = (Lone::new(), NodeId([2; 32]));
+    node.invite(stranger);
+    node.sign();
+    node.answer(Err(not_sure()));
+    node.ask(4);
+    node.wait(LOG_WRITE_MAX - Duration::from_secs(1));
+    assert!(node.invited.is_empty() && node.acted.is_empty(), "the disk may be sure any moment");
+    node.wait(Duration::from_secs(2));
+    let [Err(exo_api::AdminError::Late { message })] = &node.invited[..] else {
+        panic!("{:?}", node.invited)
+    };
+    assert!(message.starts_with("it is signed"), "{message}");
+    assert_eq!(node.acted, [(REPLY, Err(ActRefusal::NotSigned { within: LOG_WRITE_MAX }))]);
+
+    node.answer(Ok(()));
+    assert!(node.machine.trust.view().members().contains_key(&stranger), "it is there after all");
+    assert_eq!((node.invited.len(), node.acted.len(), node.signs.len()), (1, 1, 0), "and nobody hears twice");
+}
+
+#[test]
+fn who_waits_for_a_disk_that_hangs_hears_in_time_that_it_is_not_sure() {
+    let mut node = Lone::new();
+    node.ask(2);
+    node.sign();
+    node.wait(LOG_WRITE_MAX + Duration::from_secs(1));
+    assert_eq!(node.acted, [(REPLY, Err(ActRefusal::NotSure { within: LOG_WRITE_MAX }))]);
+    node.answer(Err(not_there()));
+    assert_eq!(node.acted.len(), 1, "once");
+    node.ask(2);
+    node.sign();
+    node.answer(Ok(()));
+    assert_eq!(node.acted[1], (REPLY, Ok(())), "and may be asked again");
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl NodeFacade {
         check_prompt_text(text_bytes, self.prompt_bytes_max, limits.context_tokens)?;
         let (model, truncates) = (open.clone(), request.truncates);
         let tokenise = move || tokenise(&model, inputs, limits, truncates);
-        let (texts, truncated_tokens) = self.in_turn(text_bytes, tokenise).await?;
+        let (texts, truncated_tokens) = self.in_turn(request.principal, text_bytes, tokenise).await?;
         let prompt_tokens = texts.iter().map(|tokens| tokens.len() as u64).sum();
         let deadlines = self.deadlines(request.queue_wait_max);
         let (started, kernels) = (None, BTreeSet::new());

@@ -46,7 +46,7 @@ impl NodeFacade {
     pub(super) async fn acted(&self, question: Question) -> Result<(), AdminError> {
         match self.ask(question, ANSWER_MAX).await {
             Ok(Answer::Acted(Ok(()))) => Ok(()),
-            Ok(Answer::Acted(Err(refusal))) => Err(AdminError::Conflict { message: refusal.to_string() }),
+            Ok(Answer::Acted(Err(refusal))) => Err(refusal.into()),
             other => Err(goes_on(NoAnswer::of(other), NOT_ON_DISK)),
         }
     }

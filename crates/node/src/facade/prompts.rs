@@ -6,18 +6,13 @@ use exo_api::{
     ChatMessage, GenerateError, GenerateRequest, Prompt, TokensAnswer, TokensQuestion, TokensRequest,
     ToolCall, Tools,
 };
-
-use tokio::sync::AcquireError;
+use exo_types::Principal;
 
 use super::NodeFacade;
 use crate::tokens;
 
-/// Prompts that may be rendered and tokenised at once: several, so that a long one does not hold up short
-/// ones.
-pub const PREPARING_MAX: usize = 4;
-/// A prompt that counts as long. While it is tokenised it takes some 130 times its text, so there is one of
-/// them at a time.
-const LONG_PROMPT_BYTES: usize = 256 << 10;
+/// Questions about tokens do not say who asks: they take turns as one principal.
+const ASKS_OF_TOKENS: Principal = Principal([0; 16]);
 /// For those in front.
 const TURN_MAX: Duration = Duration::from_secs(120);
 /// What a message counts beside its text.
@@ -38,38 +33,33 @@ impl NodeFacade {
             TokensQuestion::Capabilities => (0, 0),
         };
         check_prompt_text(text_bytes, text_bytes_max, limits.context_tokens)?;
-        self.in_turn(bytes, move || tokens::answer(&open, request, limits.context_tokens, text_bytes_max))
-            .await
+        let answer = move || tokens::answer(&open, request, limits.context_tokens, text_bytes_max);
+        self.in_turn(ASKS_OF_TOKENS, bytes, answer).await
     }
 
     /// Does what may take a while with a prompt of about so many bytes; few at a time, or a flood of requests
     /// would take the processor from those that run.
     pub(super) async fn in_turn<T: Send + 'static>(
         &self,
+        principal: Principal,
         prompt_bytes: usize,
         work: impl FnOnce() -> Result<T, GenerateError> + Send + 'static,
     ) -> Result<T, GenerateError> {
         let internal = |message: String| GenerateError::Internal { message };
-        let turns = async {
-            let long = match prompt_bytes > LONG_PROMPT_BYTES {
-                true => Some(self.preparing_long.clone().acquire_owned().await?),
-                false => None,
-            };
-            Ok::<_, AcquireError>((long, self.preparing.clone().acquire_owned().await?))
-        };
-        let turns = tokio::time::timeout(TURN_MAX, turns).await.map_err(|_| {
+        let turn = self.preparing.take(principal, prompt_bytes);
+        let turn = tokio::time::timeout(TURN_MAX, turn).await.map_err(|_| {
             let (waited_ms, reason) =
                 (TURN_MAX.as_millis() as u64, "other prompts were being prepared".to_owned());
             GenerateError::Deadline { waited_ms, reason }
         })?;
-        let (long, turn) = turns.map_err(|e| internal(e.to_string()))?;
+        let turn = turn.map_err(|e| internal(e.to_string()))?;
         let done = tokio::task::spawn_blocking(move || {
-            let turns = (long, turn);
             let done = work();
-            if turns.0.is_some() {
+            if turn.is_long {
                 // What it took lies between other things, and the next one comes on another thread.
                 exo_backend_cpu::give_freed_memory_back();
             }
+            drop(turn);
             done
         });
         done.await.map_err(|e| internal(e.to_string()))?

@@ -147,7 +147,7 @@ impl NodeFacade {
         context_tokens: u32,
     ) -> Result<(GenerateRequest, Prepared), GenerateError> {
         check_prompt_text(text_bytes(&request), self.prompt_bytes_max, context_tokens)?;
-        let bytes = prompt_bytes(&request);
+        let (principal, bytes) = (request.principal, prompt_bytes(&request));
         let prepare = move || {
             let prepared = prepare(&open, &mut request, context_tokens)?;
             for prompt in &mut request.prompts {
@@ -158,7 +158,7 @@ impl NodeFacade {
             }
             Ok((request, prepared))
         };
-        self.in_turn(bytes, prepare).await
+        self.in_turn(principal, bytes, prepare).await
     }
 
     /// Whether the small model, if there is one, can guess for this one.

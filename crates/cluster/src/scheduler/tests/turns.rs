@@ -92,6 +92,61 @@ fn go_on(s: &mut Scheduler) -> Vec<String> {
     out.into_iter().filter(|line| !line.starts_with("step")).collect()
 }
 
+/// Whose parts are in the step that was sent last: chunks of prompts, then those that sample.
+fn in_step(s: &Scheduler) -> Vec<u128> {
+    let flight = s.in_flight.front().unwrap();
+    let chunks = flight.chunks.iter().map(|(_, sequence, _)| *sequence);
+    let sampled = flight.sampled.iter().map(|(_, part)| part.sequence);
+    chunks.chain(sampled).map(|sequence| sequence.request.0).collect()
+}
+
+#[test]
+fn where_rows_are_expensive_who_runs_most_sits_out_of_steps_in_turns() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1]), 64, 4);
+    s.row_cost = RowCost::of_row(1.0);
+    let [a, b] = [1, 2].map(|n| Principal([n; 16]));
+    for n in 1..=4 {
+        submit_as(&mut s, n, 4, 40, a);
+    }
+    go_on(&mut s);
+    submit_as(&mut s, 7, 4, 40, b);
+    assert_eq!(go_on(&mut s), ["started 7"]);
+    assert_eq!(in_step(&s), [1, 2, 3, 7], "nobody waits for a token of the other yet");
+    let mut counts = BTreeMap::new();
+    for _ in 0..6 {
+        go_on(&mut s);
+        let rows = in_step(&s);
+        assert_eq!(rows.len(), 3, "{rows:?}");
+        rows.into_iter().for_each(|n| *counts.entry(n).or_insert(0) += 1);
+    }
+    assert_eq!(counts, BTreeMap::from([(1, 4), (2, 4), (3, 4), (7, 6)]));
+    s.row_cost = RowCost::of_row(0.1);
+    go_on(&mut s);
+    assert_eq!(in_step(&s).len(), 4, "where rows are cheap, all go along");
+}
+
+#[test]
+fn prompts_of_principals_are_read_in_turns() {
+    let config =
+        SchedulerConfig { speculation: Speculation::Off, chunk_tokens_max: 8, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1]), 64, 4);
+    let [a, b] = [1, 2].map(|n| Principal([n; 16]));
+    for (n, who) in [(1, a), (2, a), (3, a), (7, b)] {
+        submit_as(&mut s, n, 24, 12, who);
+    }
+    let mut steps = Vec::new();
+    for _ in 0..6 {
+        steps.push(in_step(&s));
+        go_on(&mut s);
+    }
+    assert_eq!(
+        steps,
+        [vec![1], vec![7], vec![1], vec![7], vec![1], vec![1, 7]],
+        "not behind all of the other's"
+    );
+}
+
 #[test]
 fn who_has_all_slots_makes_way_for_who_has_none() {
     let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
