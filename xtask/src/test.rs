@@ -115,6 +115,10 @@ fn tests(filter: Option<&str>, skips: &Path) -> anyhow::Result<()> {
             "nextest",
             "run",
             "--workspace",
+            // Examples have no tests, and the lints have compiled them.
+            "--lib",
+            "--bins",
+            "--tests",
             "--profile",
             "ci",
             "--test-threads",
@@ -129,9 +133,6 @@ fn tests(filter: Option<&str>, skips: &Path) -> anyhow::Result<()> {
     };
     args.extend(filter);
     ok &= counted(&args, skips, &mut count)?;
-    if filter.is_none() {
-        ok &= counted(&["test", "--quiet", "--workspace", "--doc"], skips, &mut count)?;
-    }
     let skipped = report_skips(skips);
     println!("{} passed, {} failed, {skipped} skipped", count.passed, count.failed);
     if !ok || count.failed > 0 {
