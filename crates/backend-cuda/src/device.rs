@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use exo_backend::{
     Activations, AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor,
-    OpKind, Owner, Program, Recording, RunError, Stream, Support, Weight, WeightError,
+    OpKind, Owner, Program, Recording, RunError, Stream, Support, Weight, WeightError, kv_rows,
 };
 use exo_device::CardSensors;
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
@@ -20,7 +20,7 @@ use crate::program::CudaProgram;
 use crate::queue::Queue;
 use crate::storage::{CudaBuffer, CudaKv, KvLayer};
 use crate::stream::CudaStream;
-use crate::{kv_rows, layout, weight};
+use crate::{layout, weight};
 
 /// Left on the card for the driver itself: modules, graphs, the screen.
 const RESERVE_BYTES: u64 = 256 << 20;

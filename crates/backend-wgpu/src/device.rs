@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use exo_backend::{
     AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Owner,
-    Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
+    Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError, kv_rows,
 };
 use exo_device::CardSensors;
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
@@ -22,7 +22,7 @@ use crate::queue::Queue;
 use crate::storage::{GpuBuffer, GpuKv, KvPart};
 use crate::stream::GpuStream;
 use crate::work_counters::WorkDone;
-use crate::{kv_rows, layout, weight};
+use crate::{layout, split, weight};
 
 /// How to open an adapter.
 #[derive(Clone, Debug, Default)]
@@ -199,9 +199,9 @@ impl Device for WgpuDevice {
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
-        let words = kv_rows::words(shape.dtype, shape.head_dim);
+        let row_bytes = kv_rows::row_bytes(shape.dtype, shape.head_dim);
         let what = format!("a key-value cache of {} layers and {} pages", shape.layers, shape.pages);
-        let factors = [4, shape.pages, shape.kv_heads, shape.page_tokens, words];
+        let factors = [shape.pages, shape.kv_heads, shape.page_tokens, row_bytes];
         let half = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX) as u64;
         let total = half.saturating_mul(2).saturating_mul(shape.layers as u64);
         let ticket = self.inner.memory.ledger.take(&what, total)?;
@@ -213,10 +213,10 @@ impl Device for WgpuDevice {
             let raw = || self.inner.memory.raw(&what, head_bytes * heads.len() as u64, usage);
             Ok(KvPart { first_head: heads.start, heads: heads.len(), keys: raw()?, values: raw()? })
         };
-        let runs = kv_rows::runs(shape.kv_heads, head_bytes, self.inner.split_bytes_max);
+        let runs = split::runs(shape.kv_heads, head_bytes, self.inner.split_bytes_max);
         let layers = (0..shape.layers).map(|_| runs.iter().cloned().map(part).collect());
         let layers = layers.collect::<Result<_, AllocError>>()?;
-        let storage = Arc::new(GpuKv { owner: self.inner.owner, layers, words, _ticket: ticket });
+        let storage = Arc::new(GpuKv { owner: self.inner.owner, layers, row_bytes, _ticket: ticket });
         Ok(KvCache { shape, storage })
     }
 

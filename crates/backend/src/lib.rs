@@ -25,6 +25,7 @@ mod download;
 mod errors;
 mod faults;
 mod handles;
+pub mod kv_rows;
 mod kv_values;
 mod ledger;
 mod op;
