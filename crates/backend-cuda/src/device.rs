@@ -127,15 +127,7 @@ impl Device for CudaDevice {
     }
 
     fn memory(&self) -> MemoryReport {
-        let ledger = &self.inner.ledger;
-        let own = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
-        MemoryReport {
-            total_bytes: ledger.limit_bytes(),
-            // Other programs may have taken some since the card was opened.
-            free_bytes: self.inner.context.memory().map_or(own, |(free, _)| free.min(own)),
-            allocated_bytes: ledger.allocated_bytes(),
-            live_allocations: ledger.live(),
-        }
+        self.inner.ledger.report(self.inner.context.memory().ok().map(|(free, _)| free))
     }
 
     /// From the kernel's driver, or from another library of the vendor's, which comes with its driver.

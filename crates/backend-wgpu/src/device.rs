@@ -164,14 +164,7 @@ impl Device for WgpuDevice {
     /// As the books of this handle have it, and no more than the kernel's driver or the vendor's library has
     /// left: the interface does not tell what other programs hold.
     fn memory(&self) -> MemoryReport {
-        let ledger = &self.inner.memory.ledger;
-        let own = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
-        MemoryReport {
-            total_bytes: ledger.limit_bytes(),
-            free_bytes: self.card_free_bytes().map_or(own, |free| free.min(own)),
-            allocated_bytes: ledger.allocated_bytes(),
-            live_allocations: ledger.live(),
-        }
+        self.inner.memory.ledger.report(self.card_free_bytes())
     }
 
     /// The interfaces have no words for it: from the kernel's driver or the vendor's library, by PCI address.

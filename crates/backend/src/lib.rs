@@ -53,5 +53,5 @@ pub use op_kind::OpKind;
 pub use owner::{DeviceOwned, Owner, Storage};
 pub use readbacks::{Arrival, InFlight, ReadbackQueue};
 pub use report::{CaseOutcome, CaseResult, Report};
-pub use stored::{assert_whole, vector_of};
+pub use stored::{assert_whole, scales_and_minima, vector_of};
 pub use stream::{Alone, CancelToken, Exchange, Program, RunShape, Stream};
