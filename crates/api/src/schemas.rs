@@ -1,5 +1,5 @@
-//! How `openapi.json` describes types of `exo-types` that are serialised as they are: their crate knows no API.
-//! A test holds each against its type.
+//! How `openapi.json` describes types of `exo-types` that are serialised as they are: their crate knows no
+//! API. A test holds each against its type.
 
 #![allow(dead_code, reason = "described, never made")]
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-/// Runs of `count` rows or heads, of `each_bytes` each, that fit a binding of `bytes_max`. A single one always
-/// makes a run, which is then refused.
+/// Runs of `count` rows or heads, of `each_bytes` each, that fit a binding of `bytes_max`. A single one
+/// always makes a run, which is then refused.
 pub(crate) fn runs(count: usize, each_bytes: u64, bytes_max: u64) -> Vec<Range<usize>> {
     let each = usize::try_from(bytes_max / each_bytes.max(1)).unwrap_or(usize::MAX).clamp(1, count.max(1));
     (0..count).step_by(each).map(|first| first..(first + each).min(count)).collect()

@@ -1,5 +1,5 @@
-//! What a stream of a graphics processor and its downloads share: programs whose faults were not sent for yet,
-//! the memory that results go through, and results that no one waits for any more.
+//! What a stream of a graphics processor and its downloads share: programs whose faults were not sent for
+//! yet, the memory that results go through, and results that no one waits for any more.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub trait InFlight: Sized {
     /// Bytes that such memory has room for.
     fn capacity_bytes(staging: &Self::Staging) -> u64;
 
-    /// Whether it is there. `is_done`: the device is done with it, so that word of it is a moment away at most.
+    /// Whether it is there. `is_done`: the device is done with it, and word of that is a moment away at most.
     fn arrive(self, is_done: bool) -> Arrival<Self>;
 
     /// Nothing will ask for it any more.
