@@ -117,10 +117,13 @@ pub fn hip() -> anyhow::Result<()> {
 /// The crate with the feature `hip`: what `cargo xtask test` does. Tests that cannot run say so in the file
 /// `skips`.
 pub fn hip_tests(skips: Option<&Path>) -> anyhow::Result<()> {
-    let package = ["--package", "exo-backend-cuda", "--features", "hip"];
-    let lints = [&["clippy", "--quiet", "--all-targets"], &package[..], &["--", "--deny", "warnings"]];
+    // The program has no such targets. With it cargo takes the features of dependencies that all other
+    // checks and tests take, and compiles hardly any of them for this crate alone.
+    let package = ["--package", "exo-backend-cuda", "--package", "exo", "--features", "exo-backend-cuda/hip"];
+    let targets = ["--lib", "--test", "hip"];
+    let lints = [&["clippy", "--quiet"], &targets[..], &package, &["--", "--deny", "warnings"]];
     run::cargo(&lints.concat())?;
-    let tests = [&["test", "--quiet", "--lib", "--test", "hip"], &package[..]].concat();
+    let tests = [&["test", "--quiet"], &targets[..], &package].concat();
     let Some(skips) = skips else { return run::cargo(&tests) };
     let (variable, cargo) = (format!("{}={}", test::SKIPS, skips.display()), run::cargo_program());
     run::command("env", &[&[variable.as_str(), cargo.as_str()], &tests[..]].concat())

@@ -34,6 +34,7 @@ pub mod openapi;
 pub mod plan;
 pub mod request;
 pub mod responses;
+mod schemas;
 pub mod session;
 mod spelling;
 pub mod summary;
@@ -79,12 +80,11 @@ pub use telemetry::{
 pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
 pub use updates::{FileChangeKind, FileChangeView, UpdateQuery, UpdateState, UpdateView};
 pub use view::{
-    AddModelRequest, AdmitRequest, CardEventView, ClusterView, CorrectionView, CorrectionsView, DeviceView,
-    Drain, DrainRequest, EpochView, FetchSourceView, HealthStatus, HealthView, InstanceState, InstanceView,
-    InviteRequest, InviteView, JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView,
-    JournalView, KvRatesView, KvType, LayerRatesView, LayersView, LinkView, LoadView, LossView,
-    MeasuredAnswerView, MeasuredTimeView, MemberRole, MemberView, ModelTools, ModelView, MovingView,
-    NodeStatus, NodeView, OtherClusterView, PlaceRequest, ProvenanceView, RecentRequestView, RequestPhase,
-    RequestView, RoleRequest, SensorsView, StageMeasuredView, StagePhase, StageProgressView, StageView,
-    TermOffView, TypeRatesView, UnheardCoordinatorView, WarningView,
+    AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,
+    FetchSourceView, HealthStatus, HealthView, InstanceState, InstanceView, InviteRequest, InviteView,
+    JoinRequest, JoinRequestView, JoinWindowRequest, JoinWindowView, JoinedView, JournalView, LinkView,
+    LoadView, LossView, MeasuredAnswerView, MeasuredTimeView, MemberRole, MemberView, ModelTools, ModelView,
+    MovingView, NodeStatus, NodeView, OtherClusterView, PlaceRequest, ProvenanceView, RecentRequestView,
+    RequestPhase, RequestView, RoleRequest, SensorsView, StageMeasuredView, StagePhase, StageProgressView,
+    StageView, TermOffView, TypeRatesView, UnheardCoordinatorView, WarningView,
 };

@@ -1,11 +1,11 @@
 //! A plan that nobody carries out: what is asked, and what `exo plan` shows.
 
-use exo_types::DType;
+use exo_types::{DType, KvDType, LayerRange};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::schemas::{KvType, LayersView};
 pub use crate::view::{PlanObjective, PredictionView, RangeView, StagePredictionView};
-use crate::{KvType, LayersView};
 
 /// Asks how a model would be placed, without loading anything.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -24,7 +24,8 @@ pub struct PlanQuery {
     pub cache_tokens: Option<u32>,
     /// How keys and values are stored.
     #[serde(default)]
-    pub kv: Option<KvType>,
+    #[schema(value_type = Option<KvType>)]
+    pub kv: Option<KvDType>,
     /// What the plan should be good at.
     #[serde(default)]
     pub objective: PlanObjective,
@@ -139,7 +140,8 @@ pub struct PlanStageView {
     /// Name of the stage's device.
     pub device: String,
     /// Layers of the stage.
-    pub layers: LayersView,
+    #[schema(value_type = LayersView)]
+    pub layers: LayerRange,
     /// Weights, as the device holds them.
     pub weight_bytes: u64,
     /// Bytes of keys and values.
@@ -309,5 +311,6 @@ pub struct ReplanStageView {
     /// Name of the stage's device.
     pub device: String,
     /// Layers of the stage.
-    pub layers: LayersView,
+    #[schema(value_type = LayersView)]
+    pub layers: LayerRange,
 }

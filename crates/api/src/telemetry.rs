@@ -3,13 +3,15 @@
 //!
 //! A source that is missing is `null`, never zero; [`MissingView`] says why.
 
+use exo_types::LayerRange;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::downloads::PullState;
 use crate::generate::{FinishReason, GenerateError};
 pub use crate::labels::{Endpoint, RequestEnd};
-use crate::view::{FetchSourceView, LayersView, LoadView, NodeStatus, SensorsView};
+use crate::schemas::LayersView;
+use crate::view::{FetchSourceView, LoadView, NodeStatus, SensorsView};
 
 /// Upper bounds of the histograms of whole requests and of waits, in seconds: those of OpenTelemetry's GenAI
 /// conventions, extended upwards for machines on which an answer takes half an hour.
@@ -198,7 +200,8 @@ pub struct StageTelemetryView {
     /// The device that holds it.
     pub device: String,
     /// Layers that the stage holds.
-    pub layers: LayersView,
+    #[schema(value_type = LayersView)]
+    pub layers: LayerRange,
     /// Seconds that it has computed since it was loaded.
     pub busy_s: f64,
     /// Bytes of weights in place.

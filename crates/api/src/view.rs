@@ -1,17 +1,17 @@
 //! What `/exo/v1/*` shows. Ids are strings in their full form; a source that is missing is `null`.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use exo_types::{
-    Correction, Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, KvRates, LayerRange,
-    LayerRates, MemoryDomain, Monitor, ParseKvDTypeError, Provenance, SupportClass, TypeRates,
+    Corrections, DType, DeviceFacts, DeviceKind, DeviceState, KvDType, LayerRange, LayerRates, MemoryDomain,
+    Monitor, Provenance, SupportClass, TypeRates,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::alerts::AlertView;
 use crate::generate::StepTimesView;
+use crate::schemas::{CorrectionsView, KvType, LayerRatesView, LayersView};
 
 /// The cluster as one node sees it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
@@ -296,14 +296,16 @@ pub struct DeviceView {
     pub rates_by_type: Vec<TypeRatesView>,
     /// Measured: what a layer takes beside its products with weights; `null` where it was not.
     #[serde(default)]
-    pub layer_rates: Option<LayerRatesView>,
+    #[schema(value_type = Option<LayerRatesView>)]
+    pub layer_rates: Option<LayerRates>,
     /// How often and how long ago all but the rates by type were measured; `null` where they were not, or
     /// whoever embeds the node has said them.
     #[serde(default)]
     pub rates_measured: Option<ProvenanceView>,
     /// What its own steps have taught since of all of them.
     #[serde(default)]
-    pub corrections: CorrectionsView,
+    #[schema(value_type = CorrectionsView)]
+    pub corrections: Corrections,
     /// Types of weights that it cannot run: no layer of a model with any of them goes there.
     #[serde(default)]
     #[schema(value_type = Vec<String>, example = json!(["Q2_K"]))]
@@ -393,93 +395,6 @@ impl From<&TypeRatesView> for TypeRates {
     }
 }
 
-/// Measured rates of a device for the rest of a layer; see [`LayerRates`].
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct LayerRatesView {
-    /// Bytes of weights per second that a prompt waits for, beside computing with them.
-    pub prefill_read_bytes_per_s: f64,
-    /// Operations of a prompt's attention per second.
-    pub attention_flops_per_s: f64,
-    /// Activations of a prompt that norms, rotations, the KV write, the activation function and sums pass,
-    /// per second.
-    pub activations_per_s: f64,
-    /// Seconds that all these take in a layer for one token.
-    pub layer_s: f64,
-    /// Bytes of keys and values per second that attention of one token reads; `null` where it was not
-    /// measured.
-    #[serde(default)]
-    pub kv_read_bytes_per_s: Option<KvRatesView>,
-}
-
-/// A rate for each type of keys and values; see [`KvRates`].
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct KvRatesView {
-    /// With 32-bit floats.
-    pub f32: f64,
-    /// With 16-bit floats.
-    pub f16: f64,
-    /// With 8-bit integers.
-    pub q8: f64,
-}
-
-impl From<LayerRates> for LayerRatesView {
-    fn from(rates: LayerRates) -> Self {
-        let kv = |KvRates { f32, f16, q8 }| KvRatesView { f32, f16, q8 };
-        Self {
-            prefill_read_bytes_per_s: rates.prefill_read_bytes_per_s,
-            attention_flops_per_s: rates.attention_flops_per_s,
-            activations_per_s: rates.activations_per_s,
-            layer_s: rates.layer_s,
-            kv_read_bytes_per_s: rates.kv_read_bytes_per_s.map(kv),
-        }
-    }
-}
-
-impl From<LayerRatesView> for LayerRates {
-    fn from(view: LayerRatesView) -> Self {
-        let kv = |KvRatesView { f32, f16, q8 }| KvRates { f32, f16, q8 };
-        Self {
-            prefill_read_bytes_per_s: view.prefill_read_bytes_per_s,
-            attention_flops_per_s: view.attention_flops_per_s,
-            activations_per_s: view.activations_per_s,
-            layer_s: view.layer_s,
-            kv_read_bytes_per_s: view.kv_read_bytes_per_s.map(kv),
-        }
-    }
-}
-
-/// What a device's own steps have taught about its rates; see [`Corrections`].
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
-pub struct CorrectionsView {
-    /// Correction of reading weights, keys and values; `null` until enough was learned.
-    pub decode: Option<CorrectionView>,
-    /// Correction of arithmetic; `null` until enough was learned.
-    pub prefill: Option<CorrectionView>,
-}
-
-/// Factor of a measured rate; see [`Correction`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct CorrectionView {
-    /// The corrected rate in per cent of the measured one, 50 to 200.
-    pub percent: u16,
-    /// Measurements that it is the median of.
-    pub samples: u16,
-}
-
-impl From<Corrections> for CorrectionsView {
-    fn from(Corrections { decode, prefill }: Corrections) -> Self {
-        let view = |Correction { percent, samples }| CorrectionView { percent, samples };
-        Self { decode: decode.map(view), prefill: prefill.map(view) }
-    }
-}
-
-impl From<CorrectionsView> for Corrections {
-    fn from(CorrectionsView { decode, prefill }: CorrectionsView) -> Self {
-        let learned = |CorrectionView { percent, samples }| Correction { percent, samples };
-        Self { decode: decode.map(learned), prefill: prefill.map(learned) }
-    }
-}
-
 fn usable() -> DeviceState {
     DeviceState::Usable
 }
@@ -499,9 +414,9 @@ impl From<&DeviceFacts> for DeviceView {
             read_bytes_per_s: facts.read_bytes_per_s,
             flops_per_s: facts.flops_per_s,
             rates_by_type: facts.rates_by_type.iter().map(|&rates| rates.into()).collect(),
-            layer_rates: facts.layer_rates.map(Into::into),
+            layer_rates: facts.layer_rates,
             rates_measured: facts.rates_measured.map(Into::into),
-            corrections: facts.corrections.into(),
+            corrections: facts.corrections,
             unsupported_types: facts.unsupported_types.clone(),
             support: facts.support,
             support_reason: facts.support_reason.clone(),
@@ -557,47 +472,6 @@ pub struct LossView {
     pub window_s: u32,
 }
 
-/// How keys and values are stored: exact, in half the memory, or in a little over a quarter.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum KvType {
-    /// Stored as 32-bit floats.
-    F32,
-    /// Stored as 16-bit floats.
-    #[default]
-    F16,
-    /// 8-bit integers with a scale per 32.
-    Q8,
-}
-
-impl From<KvDType> for KvType {
-    fn from(kv: KvDType) -> Self {
-        match kv {
-            KvDType::F32 => Self::F32,
-            KvDType::F16 => Self::F16,
-            KvDType::Q8 => Self::Q8,
-        }
-    }
-}
-
-impl FromStr for KvType {
-    type Err = ParseKvDTypeError;
-
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        word.parse::<KvDType>().map(Self::from)
-    }
-}
-
-impl From<KvType> for KvDType {
-    fn from(kv: KvType) -> Self {
-        match kv {
-            KvType::F32 => Self::F32,
-            KvType::F16 => Self::F16,
-            KvType::Q8 => Self::Q8,
-        }
-    }
-}
-
 /// A model that is placed.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct InstanceView {
@@ -635,7 +509,8 @@ pub struct InstanceView {
     #[serde(default)]
     pub cache_tokens: u32,
     /// How keys and values are stored.
-    pub kv: KvType,
+    #[schema(value_type = KvType)]
+    pub kv: KvDType,
     /// What the instance was placed for.
     #[serde(default)]
     pub objective: PlanObjective,
@@ -767,7 +642,8 @@ pub struct StageView {
     /// The stage's device on that node.
     pub device: String,
     /// Layers that the stage holds.
-    pub layers: LayersView,
+    #[schema(value_type = LayersView)]
+    pub layers: LayerRange,
     /// Whether it holds the embedding.
     pub embedding: bool,
     /// Whether it holds the output head.
@@ -860,21 +736,6 @@ pub enum StagePhase {
     Fetching,
     /// The stage's tensors are read from its disk.
     Loading,
-}
-
-/// A half-open range of layers.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
-pub struct LayersView {
-    /// Index of the first layer held.
-    pub start: u32,
-    /// First layer not held.
-    pub end: u32,
-}
-
-impl From<LayerRange> for LayersView {
-    fn from(range: LayerRange) -> Self {
-        Self { start: range.start, end: range.end }
-    }
 }
 
 /// Requests at an instance. A sequence is one choice of a request.
@@ -1078,7 +939,8 @@ pub struct PlaceRequest {
     pub cache_tokens: Option<u32>,
     /// How keys and values are stored.
     #[serde(default)]
-    pub kv: Option<KvType>,
+    #[schema(value_type = Option<KvType>)]
+    pub kv: Option<KvDType>,
     /// Split over at least so many devices, of different nodes where they can hold it.
     #[serde(default)]
     pub nodes_min: Option<u32>,

@@ -127,7 +127,7 @@ impl CpuDevice {
         // Without a source for the machine's memory the system's refusal is the only bound left.
         let machine = if facts.memory_total_bytes > 0 { facts.memory_total_bytes } else { u64::MAX };
         let ledger = Ledger::new(options.memory_limit_bytes.unwrap_or(machine));
-        facts.memory_total_bytes = ledger.limit_bytes();
+        facts.memory_total_bytes = ledger.report(None).total_bytes;
         let places = Arc::new(Places::new());
         let (is_behind, rest) = match options.packing {
             Packing::AtOnce => (false, Duration::ZERO),
@@ -224,15 +224,7 @@ impl Device for CpuDevice {
     }
 
     fn memory(&self) -> MemoryReport {
-        let ledger = &self.inner.ledger;
-        let unbooked = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
-        let system = self.available_bytes().unwrap_or(u64::MAX);
-        MemoryReport {
-            total_bytes: ledger.limit_bytes(),
-            free_bytes: unbooked.min(system),
-            allocated_bytes: ledger.allocated_bytes(),
-            live_allocations: ledger.live(),
-        }
+        self.inner.ledger.report(self.available_bytes())
     }
 
     fn residence(&self) -> Residence {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use exo_backend::{
     Activations, AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor,
-    OpKind, Owner, Program, Recording, RunError, Stream, Support, Weight, WeightError,
+    OpKind, Owner, Program, Recording, RunError, Stream, Support, Weight, WeightError, kv_rows,
 };
 use exo_device::CardSensors;
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
@@ -20,7 +20,7 @@ use crate::program::CudaProgram;
 use crate::queue::Queue;
 use crate::storage::{CudaBuffer, CudaKv, KvLayer};
 use crate::stream::CudaStream;
-use crate::{kv_rows, layout, weight};
+use crate::{layout, weight};
 
 /// Left on the card for the driver itself: modules, graphs, the screen.
 const RESERVE_BYTES: u64 = 256 << 20;
@@ -127,15 +127,7 @@ impl Device for CudaDevice {
     }
 
     fn memory(&self) -> MemoryReport {
-        let ledger = &self.inner.ledger;
-        let own = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
-        MemoryReport {
-            total_bytes: ledger.limit_bytes(),
-            // Other programs may have taken some since the card was opened.
-            free_bytes: self.inner.context.memory().map_or(own, |(free, _)| free.min(own)),
-            allocated_bytes: ledger.allocated_bytes(),
-            live_allocations: ledger.live(),
-        }
+        self.inner.ledger.report(self.inner.context.memory().ok().map(|(free, _)| free))
     }
 
     /// From the kernel's driver, or from another library of the vendor's, which comes with its driver.

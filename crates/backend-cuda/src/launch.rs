@@ -13,8 +13,7 @@ use exo_types::{DType, KvDType};
 use crate::driver::{DeviceMemory, Function};
 use crate::inner::DeviceInner;
 use crate::kernels::File;
-use crate::storage;
-use crate::{kv_rows, layout};
+use crate::{layout, storage};
 
 /// Threads of kernels of one thread per element.
 const THREADS: u32 = 256;
@@ -331,11 +330,11 @@ impl Planner<'_> {
         let rows = Rows::Tokens;
         match op {
             Op::KvWrite { kv, layer, k, v, batch } => {
-                let parts = kv_rows::parts(kv.shape.dtype, kv.shape.head_dim);
+                let parts = kv_row_threads(kv.shape.dtype, kv.shape.head_dim);
                 let (mut addresses, mut numbers) = self.paged(kv, *layer, batch);
                 addresses.extend([at(k), at(v)]);
                 numbers.push(parts as u32);
-                let name = format!("kv_write_{}", kv_name(kv.shape.dtype));
+                let name = format!("kv_write_{}", kv.shape.dtype.name());
                 let width = kv.shape.kv_heads * parts;
                 out.push(self.elements(File::KvWrite, &name, width, rows, addresses, numbers)?);
                 Ok(())
@@ -345,7 +344,7 @@ impl Planner<'_> {
                 addresses.extend([at(q), at(result), self.scratch.spans.at, self.scratch.spans_done.at]);
                 numbers.extend([*heads as u32, scale.to_bits(), window.unwrap_or(0)]);
                 for (name, grid) in attention_choices(kv, *heads)? {
-                    let name = format!("{name}_{}", kv_name(kv.shape.dtype));
+                    let name = format!("{name}_{}", kv.shape.dtype.name());
                     let (addresses, numbers) = (addresses.clone(), numbers.clone());
                     let (file, threads) = (File::Attention, ATTENTION_THREADS);
                     out.push(self.launch(Draft {
@@ -612,10 +611,10 @@ fn numbers<const N: usize>(values: [usize; N]) -> Vec<u32> {
     values.into_iter().map(|value| value as u32).collect()
 }
 
-fn kv_name(dtype: KvDType) -> &'static str {
+/// Threads that write a row of the cache.
+fn kv_row_threads(dtype: KvDType, head_dim: usize) -> usize {
     match dtype {
-        KvDType::F32 => "f32",
-        KvDType::F16 => "f16",
-        KvDType::Q8 => "q8",
+        KvDType::F32 | KvDType::F16 => head_dim,
+        KvDType::Q8 => head_dim.div_ceil(KvDType::GROUP),
     }
 }

@@ -1,6 +1,7 @@
 //! How weights of each type lie in device memory, and the way there from ggml's blocks. `kernels/weights.cuh`
 //! describes the planes and reads them.
 
+use exo_backend::scales_and_minima;
 use exo_types::DType;
 
 /// Columns of a block.
@@ -131,18 +132,8 @@ impl Planes {
                 nibble | fifth.map_or(0, |plane| word_at(plane, v) >> b & ONES) << 4
             });
         }
-        let packed = &block[4..16];
-        let six_bits = |first: usize, i: usize| match i {
-            0..4 => packed[first + i] & 63,
-            _ => {
-                let low = if first == 0 { packed[i + 4] & 15 } else { packed[i + 4] >> 4 };
-                low | packed[first + i - 4] >> 6 << 4
-            }
-        };
         self.scales.extend(&block[..4]);
-        for first in [0, 4] {
-            self.scales.extend((0..8).map(|i| six_bits(first, i)));
-        }
+        self.scales.extend(scales_and_minima(block));
     }
 
     /// Eight blocks of Q6_K and their sixteen scales.

@@ -31,7 +31,6 @@ mod driver;
 mod graph;
 mod inner;
 mod kernels;
-mod kv_rows;
 mod launch;
 mod layout;
 mod program;

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use exo_backend::{
     AllocError, Buffer, CancelToken, Download, Element, Exchange, KvCache, Program, RunError, RunShape,
-    Stream, same_buffer,
+    Stream, kv_rows, same_buffer,
 };
 
 use crate::api::CallError;
 use crate::driver::DeviceMemory;
 use crate::inner::DeviceInner;
-use crate::kv_rows;
 use crate::program::{CudaProgram, Inner, Step, start};
 use crate::queue::Queue;
 use crate::readback::{Readback, ReadbackQueue};
@@ -155,23 +154,15 @@ impl Stream for CudaStream {
 
     fn export_kv(&mut self, kv: &KvCache, layer: usize, page: usize) -> Result<Vec<f32>, RunError> {
         let (at, bytes) = self.page(kv, layer, page)?;
-        let cache = storage::kv(kv, self.device.owner);
-        let stored = &cache.layers[layer];
+        let stored = &storage::kv(kv, self.device.owner).layers[layer];
         let data =
             self.read_back(&[(&stored.keys, at, bytes), (&stored.values, at, bytes)])?.wait(WAIT_MAX)?;
-        let mut rows = vec![0.0; kv.shape.page_elements()];
-        for (row, bytes) in rows.chunks_mut(kv.shape.head_dim).zip(data.chunks(cache.row_bytes)) {
-            kv_rows::decode(kv.shape.dtype, bytes, row);
-        }
-        Ok(rows)
+        Ok(kv_rows::load_page(&kv.shape, &data))
     }
 
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError> {
         let (at, bytes) = self.page(kv, layer, page)?;
-        let shape = &kv.shape;
-        shape.assert_page(data);
-        let mut stored = Vec::new();
-        data.chunks(shape.head_dim).for_each(|row| kv_rows::encode(shape.dtype, row, &mut stored));
+        let stored = kv_rows::store_page(&kv.shape, data);
         let (keys, values) = stored.split_at(bytes as usize);
         let target = &storage::kv(kv, self.device.owner).layers[layer];
         self.device.context.check()?;

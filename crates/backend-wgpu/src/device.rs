@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use exo_backend::{
     AllocError, Buffer, Device, Element, KvCache, KvShape, Ledger, MemoryReport, Monitor, OpKind, Owner,
-    Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError,
+    Program, Recording, RunError, RunShape, Stream, Support, Weight, WeightError, kv_rows,
 };
 use exo_device::CardSensors;
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, TensorView};
@@ -22,7 +22,7 @@ use crate::queue::Queue;
 use crate::storage::{GpuBuffer, GpuKv, KvPart};
 use crate::stream::GpuStream;
 use crate::work_counters::WorkDone;
-use crate::{kv_rows, layout, weight};
+use crate::{layout, split, weight};
 
 /// How to open an adapter.
 #[derive(Clone, Debug, Default)]
@@ -164,14 +164,7 @@ impl Device for WgpuDevice {
     /// As the books of this handle have it, and no more than the kernel's driver or the vendor's library has
     /// left: the interface does not tell what other programs hold.
     fn memory(&self) -> MemoryReport {
-        let ledger = &self.inner.memory.ledger;
-        let own = ledger.limit_bytes().saturating_sub(ledger.allocated_bytes());
-        MemoryReport {
-            total_bytes: ledger.limit_bytes(),
-            free_bytes: self.card_free_bytes().map_or(own, |free| free.min(own)),
-            allocated_bytes: ledger.allocated_bytes(),
-            live_allocations: ledger.live(),
-        }
+        self.inner.memory.ledger.report(self.card_free_bytes())
     }
 
     /// The interfaces have no words for it: from the kernel's driver or the vendor's library, by PCI address.
@@ -199,9 +192,9 @@ impl Device for WgpuDevice {
     }
 
     fn kv_cache(&self, shape: KvShape) -> Result<KvCache, AllocError> {
-        let words = kv_rows::words(shape.dtype, shape.head_dim);
+        let row_bytes = kv_rows::row_bytes(shape.dtype, shape.head_dim);
         let what = format!("a key-value cache of {} layers and {} pages", shape.layers, shape.pages);
-        let factors = [4, shape.pages, shape.kv_heads, shape.page_tokens, words];
+        let factors = [shape.pages, shape.kv_heads, shape.page_tokens, row_bytes];
         let half = factors.into_iter().try_fold(1usize, usize::checked_mul).unwrap_or(usize::MAX) as u64;
         let total = half.saturating_mul(2).saturating_mul(shape.layers as u64);
         let ticket = self.inner.memory.ledger.take(&what, total)?;
@@ -213,10 +206,10 @@ impl Device for WgpuDevice {
             let raw = || self.inner.memory.raw(&what, head_bytes * heads.len() as u64, usage);
             Ok(KvPart { first_head: heads.start, heads: heads.len(), keys: raw()?, values: raw()? })
         };
-        let runs = kv_rows::runs(shape.kv_heads, head_bytes, self.inner.split_bytes_max);
+        let runs = split::runs(shape.kv_heads, head_bytes, self.inner.split_bytes_max);
         let layers = (0..shape.layers).map(|_| runs.iter().cloned().map(part).collect());
         let layers = layers.collect::<Result<_, AllocError>>()?;
-        let storage = Arc::new(GpuKv { owner: self.inner.owner, layers, words, _ticket: ticket });
+        let storage = Arc::new(GpuKv { owner: self.inner.owner, layers, row_bytes, _ticket: ticket });
         Ok(KvCache { shape, storage })
     }
 

@@ -10,7 +10,7 @@ use exo_types::KvDType;
 use crate::inner::DeviceInner;
 use crate::shader::{HEAD_DIM_MAX, Kernel, ROWS_MAX, Variant, WeightFormat};
 use crate::storage::KvPart;
-use crate::{kv_rows, layout, storage};
+use crate::{layout, storage};
 
 /// Threads of a workgroup along a row, for kernels of one thread per element.
 const THREADS: usize = 64;
@@ -109,7 +109,7 @@ pub(crate) fn plan(device: &DeviceInner, op: &Op, out: &mut Vec<PlannedDispatch>
             });
         }
         Op::KvWrite { kv, layer, k, v, batch } => {
-            let parts = kv_rows::parts(kv.shape.dtype, kv.shape.head_dim);
+            let parts = kv_row_threads(kv.shape.dtype, kv.shape.head_dim);
             for part in &storage::kv(kv, device.owner).layers[*layer] {
                 let (numbers, mut operands) = paged(device, kv, part, batch);
                 operands.extend([buffer(k), buffer(v), part.keys.clone(), part.values.clone()]);
@@ -190,6 +190,15 @@ pub(crate) fn of_rows(kernel: Kernel, rows: Rows) -> Variant {
     Variant::plain(kernel).flag("SELECTED", rows == Rows::Selected)
 }
 
+/// Threads that write a row of the cache.
+fn kv_row_threads(dtype: KvDType, head_dim: usize) -> usize {
+    match dtype {
+        KvDType::F32 => head_dim,
+        KvDType::F16 => head_dim.div_ceil(2),
+        KvDType::Q8 => head_dim.div_ceil(KvDType::GROUP),
+    }
+}
+
 pub(crate) fn of_kv(kernel: Kernel, dtype: KvDType) -> Variant {
     let variant = Variant::plain(kernel);
     variant.flag("F16", dtype == KvDType::F16).flag("Q8", dtype == KvDType::Q8)
@@ -204,8 +213,8 @@ pub(crate) fn paged(
 ) -> (Vec<u32>, Vec<wgpu::Buffer>) {
     let shape = &kv.shape;
     let sequences = batch.page_table.len / batch.pages_per_sequence;
-    let words = storage::kv(kv, device.owner).words;
-    let parts = kv_rows::parts(shape.dtype, shape.head_dim);
+    let words = storage::kv(kv, device.owner).row_bytes / 4;
+    let parts = kv_row_threads(shape.dtype, shape.head_dim);
     let columns = batch.pages_per_sequence;
     let numbers = numbers([
         sequences,

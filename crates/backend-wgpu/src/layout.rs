@@ -4,6 +4,7 @@
 //! of all blocks: both are whole u32, because shaders have no smaller type. The decoders that read this are
 //! in `weights/`.
 
+use exo_backend::scales_and_minima;
 use exo_types::DType;
 
 /// Columns of a block.
@@ -184,18 +185,8 @@ fn q4_k(nibbles: &[u8], fifth: Option<&[u8]>, quants: &mut Vec<u32>) {
 
 /// Scale and minimum of eight blocks, six bits each, from twelve bytes to one byte each.
 fn super_minimum(block: &[u8], scales: &mut Vec<u16>) {
-    let packed = &block[4..16];
-    let six = |first: usize, i: usize| match i {
-        0..4 => packed[first + i] & 63,
-        _ => {
-            let low = if first == 0 { packed[i + 4] & 15 } else { packed[i + 4] >> 4 };
-            low | packed[first + i - 4] >> 6 << 4
-        }
-    };
     scales.extend([half(block, 0), half(block, 2)]);
-    for first in [0, 4] {
-        scales.extend((0..4).map(|i| u16::from_le_bytes([six(first, 2 * i), six(first, 2 * i + 1)])));
-    }
+    scales.extend(scales_and_minima(block).as_chunks().0.iter().map(|pair| u16::from_le_bytes(*pair)));
 }
 
 /// Eight blocks of Q6_K and their sixteen scales.

@@ -89,8 +89,7 @@ impl Memory {
                 AllocError::TooLarge { what: what.to_owned(), needed_bytes: bytes, limit_bytes }
             }
             wgpu::Error::OutOfMemory { .. } | wgpu::Error::Validation { .. } => {
-                let held = self.ledger.allocated_bytes();
-                let free_bytes = self.ledger.limit_bytes().saturating_sub(held);
+                let free_bytes = self.ledger.report(None).free_bytes;
                 AllocError::OutOfMemory { what: what.to_owned(), needed_bytes: bytes, free_bytes }
             }
             other => AllocError::DeviceLost { reason: other.to_string() },

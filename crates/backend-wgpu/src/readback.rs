@@ -1,93 +1,24 @@
 //! Results on their way from the device, and places in the queue to wait for.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_backend::{Download, FAULT_WORDS, RunError, UnreportedFaults, device_fault};
+use exo_backend::{AllocError, Arrival, Download, FAULT_WORDS, InFlight, RunError};
 
 use crate::inner::DeviceInner;
 use crate::program::Inner;
 
-/// Spare buffers kept; more are only made while more downloads are on their way.
-const SPARE_MAX: usize = 4;
 /// For the word that something has arrived which the device is done with: another thread may be about to give
 /// it.
 const WORD_MAX: Duration = Duration::from_millis(100);
 
 /// What a stream and its downloads share.
-#[derive(Default, Debug)]
-pub(crate) struct ReadbackQueue {
-    /// Programs that ran since faults were last sent for.
-    unseen: Mutex<Vec<Arc<Inner>>>,
-    /// Readbacks queued so far.
-    queued: AtomicU64,
-    /// Buffers that the device copies results to, when nothing is on its way in them.
-    spare: Mutex<Vec<wgpu::Buffer>>,
-    /// What no one waits for any more.
-    late: Mutex<Vec<PendingReadback>>,
-    unreported: Mutex<UnreportedFaults>,
-}
-
-fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl ReadbackQueue {
-    /// Remembers to look for faults that the kernels of `program` reported.
-    pub(crate) fn look_at(&self, program: &Arc<Inner>) {
-        let mut unseen = locked(&self.unseen);
-        if !unseen.iter().any(|known| Arc::ptr_eq(known, program)) {
-            unseen.push(Arc::clone(program));
-        }
-    }
-
-    fn staging(&self, device: &DeviceInner, bytes: u64) -> Result<wgpu::Buffer, RunError> {
-        self.collect(0);
-        let mut spare = locked(&self.spare);
-        if let Some(fitting) = spare.iter().position(|buffer| buffer.size() >= bytes) {
-            return Ok(spare.swap_remove(fitting));
-        }
-        // The smaller ones make room for the one that serves both.
-        spare.clear();
-        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
-        Ok(device.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage)?)
-    }
-
-    /// Takes back what has completed since, and notes what no one was told. The device is done with readbacks
-    /// before `done`.
-    fn collect(&self, done: u64) {
-        let mut late = locked(&self.late);
-        for pending in std::mem::take(&mut *late) {
-            let patience = if pending.number < done { WORD_MAX } else { Duration::ZERO };
-            match pending.bytes(patience) {
-                Ok(bytes) => {
-                    let words: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes[pending.wanted..]);
-                    locked(&self.unreported).note(pending.number, &words);
-                    self.give_back(pending.staging);
-                }
-                Err(Missing::Yet) => late.push(pending),
-                Err(Missing::ForEver(reason)) => {
-                    tracing::debug!(reason, "a result was lost that nobody wanted")
-                }
-            }
-        }
-    }
-
-    fn give_back(&self, staging: wgpu::Buffer) {
-        let mut spare = locked(&self.spare);
-        if spare.len() < SPARE_MAX {
-            spare.push(staging);
-        }
-    }
-}
+pub(crate) type ReadbackQueue = exo_backend::ReadbackQueue<Inner, PendingReadback>;
 
 /// Where results are on their way to, and the place in the queue behind them.
 #[derive(Debug)]
-struct PendingReadback {
-    /// Of the stream's readbacks.
-    number: u64,
+pub(crate) struct PendingReadback {
     staging: wgpu::Buffer,
     /// Bytes asked for; the faults that kernels reported lie behind them.
     wanted: usize,
@@ -121,10 +52,37 @@ impl PendingReadback {
     }
 }
 
+impl InFlight for PendingReadback {
+    type Staging = wgpu::Buffer;
+
+    fn capacity_bytes(staging: &wgpu::Buffer) -> u64 {
+        staging.size()
+    }
+
+    fn arrive(self, is_done: bool) -> Arrival<Self> {
+        match self.bytes(if is_done { WORD_MAX } else { Duration::ZERO }) {
+            Ok(bytes) => Arrival::Arrived(bytemuck::pod_collect_to_vec(&bytes[self.wanted..]), self.staging),
+            Err(Missing::Yet) => Arrival::Pending(self),
+            Err(Missing::ForEver(reason)) => {
+                tracing::debug!(reason, "a result was lost that nobody wanted");
+                Arrival::Lost
+            }
+        }
+    }
+}
+
+fn staging(device: &DeviceInner, readbacks: &ReadbackQueue, bytes: u64) -> Result<wgpu::Buffer, AllocError> {
+    let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+    let new = || device.memory.raw("results on their way", bytes.max(8).next_power_of_two(), usage);
+    readbacks.spare(bytes).map_or_else(new, Ok)
+}
+
 /// Bytes on their way, and the faults that kernels reported until then.
 pub(crate) struct Readback {
     device: Arc<DeviceInner>,
     readbacks: Arc<ReadbackQueue>,
+    /// Which of the stream's readbacks it is.
+    number: u64,
     /// `None` once they have arrived.
     pending: Option<PendingReadback>,
     /// Bytes asked for.
@@ -141,11 +99,11 @@ impl Readback {
         parts: &[(&wgpu::Buffer, u64, u64)],
     ) -> Result<Self, RunError> {
         device.memory.health.check_run()?;
-        let programs = locked(&readbacks.unseen).clone();
+        let programs = readbacks.unseen();
         let wanted: u64 = parts.iter().map(|(_, _, bytes)| bytes).sum();
         let fault_bytes = 4 * FAULT_WORDS as u64;
         let total = wanted + fault_bytes * programs.len() as u64;
-        let staging = readbacks.staging(device, total)?;
+        let staging = staging(device, readbacks, total)?;
         let faults = programs.iter().map(|program| (&program.fault, 0, fault_bytes));
         let submitted = device.queue.submit(|encoder| {
             let mut to = 0;
@@ -163,13 +121,10 @@ impl Readback {
         staging.slice(..mapped).map_async(wgpu::MapMode::Read, move |result| {
             let _ = tell.send(result); // no one listens once the stream is gone
         });
-        // Whoever runs one of them from now on puts it there again.
-        locked(&readbacks.unseen).clear();
-        let (number, total) = (readbacks.queued.fetch_add(1, Ordering::Relaxed), total as usize);
-        let pending =
-            PendingReadback { number, staging, wanted: wanted as usize, total, mapped, submitted, told };
-        let (device, readbacks) = (Arc::clone(device), Arc::clone(readbacks));
-        Ok(Self { device, readbacks, pending: Some(pending), wanted })
+        let total = total as usize;
+        let pending = PendingReadback { staging, wanted: wanted as usize, total, mapped, submitted, told };
+        let (number, device, readbacks) = (readbacks.queued(), Arc::clone(device), Arc::clone(readbacks));
+        Ok(Self { device, readbacks, number, pending: Some(pending), wanted })
     }
 
     /// Waits and gives the bytes. A fault that a kernel reported is the error.
@@ -182,17 +137,17 @@ impl Readback {
                 return Err(error);
             }
         };
-        let own = device_fault(&bytemuck::pod_collect_to_vec(&bytes.split_off(pending.wanted)));
-        self.readbacks.give_back(pending.staging);
-        self.readbacks.collect(pending.number);
-        locked(&self.readbacks.unreported).before(pending.number).and(own).map(|()| bytes)
+        let faults: Vec<u32> = bytemuck::pod_collect_to_vec(&bytes.split_off(pending.wanted));
+        self.readbacks.arrived(self.number, &faults, pending.staging).map(|()| bytes)
     }
 }
 
 impl Drop for Readback {
     /// What is on its way arrives, and the faults that kernels reported are told with the next readback.
     fn drop(&mut self) {
-        locked(&self.readbacks.late).extend(self.pending.take());
+        if let Some(pending) = self.pending.take() {
+            self.readbacks.give_up(self.number, pending);
+        }
     }
 }
 

@@ -45,8 +45,8 @@ pub(crate) struct GpuKv {
     pub(crate) owner: Owner,
     /// The parts of each layer, alike in all of them.
     pub(crate) layers: Vec<Vec<KvPart>>,
-    /// u32 of one row of D elements.
-    pub(crate) words: usize,
+    /// Bytes of one row of D elements.
+    pub(crate) row_bytes: usize,
     pub(crate) _ticket: Ticket,
 }
 

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_backend::{
-    Buffer, CancelToken, Download, Element, Exchange, KvCache, Program, RunError, RunShape, Stream,
+    Buffer, CancelToken, Download, Element, Exchange, KvCache, Program, RunError, RunShape, Stream, kv_rows,
     same_buffer,
 };
 
 use crate::inner::DeviceInner;
-use crate::kv_rows;
 use crate::program::{GpuProgram, SumOver, raw};
 use crate::readback::{Readback, ReadbackQueue};
 use crate::storage::{self, KvPart};
@@ -49,7 +48,7 @@ impl GpuStream {
         kv.check_page(layer, page)?;
         let cache = storage::kv(kv, self.device.owner);
         let of = |part: &'a KvPart| {
-            let bytes = (4 * part.heads * kv.shape.page_tokens * cache.words) as u64;
+            let bytes = (part.heads * kv.shape.page_tokens * cache.row_bytes) as u64;
             (part, page as u64 * bytes, bytes)
         };
         Ok(cache.layers[layer].iter().map(of).collect())
@@ -148,27 +147,18 @@ impl Stream for GpuStream {
         let keys = parts.iter().map(|(part, at, bytes)| (&part.keys, *at, *bytes));
         let values = parts.iter().map(|(part, at, bytes)| (&part.values, *at, *bytes));
         let data = self.queue(&keys.chain(values).collect::<Vec<_>>())?.wait(WAIT_MAX)?;
-        let words: Vec<u32> = bytemuck::pod_collect_to_vec(&data);
-        let row_words = storage::kv(kv, self.device.owner).words;
-        let mut rows = vec![0.0; kv.shape.page_elements()];
-        for (row, words) in rows.chunks_mut(kv.shape.head_dim).zip(words.chunks(row_words)) {
-            kv_rows::decode(kv.shape.dtype, words, row);
-        }
-        Ok(rows)
+        Ok(kv_rows::load_page(&kv.shape, &data))
     }
 
     fn import_kv(&mut self, kv: &KvCache, layer: usize, page: usize, data: &[f32]) -> Result<(), RunError> {
         let parts = self.page(kv, layer, page)?;
-        let shape = &kv.shape;
-        shape.assert_page(data);
-        let mut words = Vec::new();
-        data.chunks(shape.head_dim).for_each(|row| kv_rows::encode(shape.dtype, row, &mut words));
-        let (mut keys, mut values) = words.split_at(words.len() / 2);
+        let stored = kv_rows::store_page(&kv.shape, data);
+        let (mut keys, mut values) = stored.split_at(stored.len() / 2);
         for (part, at, bytes) in parts {
-            for (words, buffer) in [(&mut keys, &part.keys), (&mut values, &part.values)] {
-                let (own, rest) = words.split_at(bytes as usize / 4);
-                self.device.queue.write(&self.device.memory, buffer, at, bytemuck::cast_slice(own))?;
-                *words = rest;
+            for (left, buffer) in [(&mut keys, &part.keys), (&mut values, &part.values)] {
+                let (own, rest) = left.split_at(bytes as usize);
+                self.device.queue.write(&self.device.memory, buffer, at, own)?;
+                *left = rest;
             }
         }
         self.device.memory.health.check_run()

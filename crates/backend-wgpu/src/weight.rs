@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use exo_backend::{AllocError, Weight, WeightError, assert_whole, vector_of};
-use exo_types::{DType, TensorView};
+use exo_types::TensorView;
 
 use crate::inner::DeviceInner;
-use crate::layout;
 use crate::storage::{GpuWeight, WeightBuffer};
 use crate::upload::PIECE_BYTES;
+use crate::{layout, split};
 
 /// Bytes of a tensor that are repacked and handed to the driver at once: so little that a tensor of any size
 /// passes through a few staging buffers.
@@ -23,7 +23,8 @@ pub(crate) fn load(device: &DeviceInner, tensor: &TensorView) -> Result<Weight, 
         return Err(WeightError::UnsupportedType { name: tensor.name.clone(), dtype });
     }
     let vector = vector_of(tensor);
-    let ranges = pieces(dtype, rows, cols, device.split_bytes_max);
+    let row_bytes = 4 * layout::total_words(dtype, 1, cols) as u64;
+    let ranges = split::runs(rows, row_bytes, device.split_bytes_max);
     let words = |range: &Range<usize>| layout::total_words(dtype, range.len(), cols);
     let bytes = 4 * ranges.iter().map(words).sum::<usize>() + vector.as_ref().map_or(0, |v| 4 * v.len());
     let ticket = device.memory.ledger.take(&tensor.name, bytes as u64)?;
@@ -40,13 +41,6 @@ pub(crate) fn load(device: &DeviceInner, tensor: &TensorView) -> Result<Weight, 
         footprint_bytes: bytes as u64,
         storage: Arc::new(GpuWeight { owner: device.owner, pieces, vector, _ticket: ticket }),
     })
-}
-
-/// Runs of rows that fit a binding each. A single row always makes a piece, which is then refused.
-fn pieces(dtype: DType, rows: usize, cols: usize, bytes_max: u64) -> Vec<Range<usize>> {
-    let row_bytes = 4 * layout::total_words(dtype, 1, cols) as u64;
-    let each = usize::try_from(bytes_max / row_bytes.max(1)).unwrap_or(usize::MAX).clamp(1, rows.max(1));
-    (0..rows).step_by(each).map(|first| first..(first + each).min(rows)).collect()
 }
 
 fn upload_piece(

@@ -24,18 +24,18 @@ pub const FAULT_OF_KV_WRITE: u32 = 16;
 /// Faults that came with results that no one waited for, by the number of the result. They are told with the
 /// next result behind them that someone waits for.
 #[derive(Default, Debug)]
-pub struct UnreportedFaults(BTreeMap<u64, RunError>);
+pub(crate) struct UnreportedFaults(BTreeMap<u64, RunError>);
 
 impl UnreportedFaults {
     /// Result `number` was given up; `words` are what came with it.
-    pub fn note(&mut self, number: u64, words: &[u32]) {
+    pub(crate) fn note(&mut self, number: u64, words: &[u32]) {
         if let Err(error) = device_fault(words) {
             self.0.insert(number, error);
         }
     }
 
     /// The first fault in front of result `number`, whose own come after it. None is told a second time.
-    pub fn before(&mut self, number: u64) -> Result<(), RunError> {
+    pub(crate) fn before(&mut self, number: u64) -> Result<(), RunError> {
         let behind = self.0.split_off(&number);
         let told = std::mem::replace(&mut self.0, behind);
         told.into_values().next().map_or(Ok(()), Err)
@@ -43,7 +43,7 @@ impl UnreportedFaults {
 }
 
 /// The first error that the kernels of programs left behind, [`FAULT_WORDS`] each.
-pub fn device_fault(words: &[u32]) -> Result<(), RunError> {
+pub(crate) fn device_fault(words: &[u32]) -> Result<(), RunError> {
     words.as_chunks().0.iter().try_for_each(of_program)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::AllocError;
+use crate::{AllocError, MemoryReport};
 
 /// The books of one device: every backend that counts for itself keeps them here.
 #[derive(Debug)]
@@ -19,19 +19,22 @@ impl Ledger {
         Arc::new(Self { limit_bytes, allocated_bytes: AtomicU64::new(0), live: AtomicU64::new(0) })
     }
 
-    /// Bytes it may give out in all.
-    pub fn limit_bytes(&self) -> u64 {
-        self.limit_bytes
-    }
-
     /// Bytes given out now.
     pub fn allocated_bytes(&self) -> u64 {
         self.allocated_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bookings not yet returned.
-    pub fn live(&self) -> u64 {
-        self.live.load(Ordering::Relaxed)
+    /// What it holds. `device_free_bytes` is what the system says of the device, of which other programs may
+    /// have taken some since it was opened; `None` where nothing tells.
+    pub fn report(&self, device_free_bytes: Option<u64>) -> MemoryReport {
+        let allocated_bytes = self.allocated_bytes();
+        let own = self.limit_bytes.saturating_sub(allocated_bytes);
+        MemoryReport {
+            total_bytes: self.limit_bytes,
+            free_bytes: device_free_bytes.map_or(own, |free| free.min(own)),
+            allocated_bytes,
+            live_allocations: self.live.load(Ordering::Relaxed),
+        }
     }
 
     /// Books `bytes`, or says how many are free. The ticket returns them.
@@ -79,7 +82,9 @@ mod tests {
             AllocError::OutOfMemory { what: "one more".to_owned(), needed_bytes: 1, free_bytes: 0 }
         );
         drop(all);
-        assert_eq!((ledger.allocated_bytes(), ledger.live()), (0, 0));
+        let report = ledger.report(Some(40));
+        assert_eq!((report.allocated_bytes, report.live_allocations, report.free_bytes), (0, 0, 40));
+        assert_eq!((ledger.report(None).free_bytes, ledger.report(Some(400)).free_bytes), (100, 100));
         assert!(ledger.take("overflow", u64::MAX).is_err());
     }
 }

@@ -222,13 +222,6 @@ fn removing_a_model_that_was_fetched_deletes_its_files() {
 }
 
 #[test]
-fn a_reference_runs_on_a_machine_that_has_nothing() {
-    let world = World::new();
-    let text = world.run(&["run", "hf.co/org/demo-GGUF:q8_0", "What is 17 + 25?", "--temperature", "0"]);
-    assert!(text.contains("42"), "{text}");
-}
-
-#[test]
 fn a_running_node_is_told_and_shows_where_a_model_is_from() {
     let world = World::new();
     let node = Node::alone();
@@ -456,7 +449,7 @@ fn partial_downloads_are_pruned() {
 }
 
 #[test]
-fn what_is_here_runs_without_asking_for_a_newer_commit() {
+fn a_reference_runs_on_a_machine_that_has_nothing_and_then_without_asking_for_a_newer_commit() {
     let world = World::new();
     let ask = ["What is 17 + 25?", "--temperature", "0"];
     let run = |reference: &str| world.run(&[&["run", reference][..], &ask].concat());

@@ -83,14 +83,6 @@ fn without_a_screen_exo_open_says_how_to_get_the_page_to_one() {
 }
 
 #[test]
-fn a_command_that_needs_a_node_says_that_there_is_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut command = exo(&["open"]);
-    let out = finish(command.arg("--data-dir").arg(folder.path()), SOON);
-    assert!(!out.status.success() && stderr(&out).contains("hint: start one with `exo`"), "{}", stderr(&out));
-}
-
-#[test]
 fn status_watch_shows_the_cluster_and_then_what_changes() {
     let node = Node::alone();
     let mut command = exo(&["status", "--watch", "--json"]);

@@ -62,8 +62,8 @@ fn an_answer_goes_on_when_its_worker_is_killed() {
 }
 
 #[test]
-fn a_worker_has_no_socket_and_its_node_no_driver() {
-    let Some(node) = vulkan("worker-files", &[]) else { return };
+fn a_worker_has_no_socket_its_node_no_driver_and_neither_an_unloaded_model_nor_a_node_that_ends_leaves_one() {
+    let Some(mut node) = vulkan("worker-files", &[]) else { return };
     node.place("demo", 1);
     let pid = worker(&node);
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
@@ -73,6 +73,14 @@ fn a_worker_has_no_socket_and_its_node_no_driver() {
     let mapped = |pid: u32| std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     assert!(mapped(pid).contains("libvulkan"), "the worker computes through it");
     assert!(!mapped(node.pid()).contains("libvulkan"), "only workers load a driver");
+
+    assert!(node.exo(&["unload", "demo"]).status.success());
+    wait_for("the worker's end", LEFT_MAX, || (!is_alive(pid)).then_some(()));
+
+    node.place("demo", 1);
+    let (pid, _stream) = (worker(&node), stream(&node));
+    assert!(node.signal("-INT").success(), "{}", node.log());
+    assert!(!is_alive(pid), "the node ended before its worker");
 }
 
 #[test]
@@ -82,24 +90,6 @@ fn a_node_that_is_killed_leaves_no_worker() {
     let (pid, stream) = (worker(&node), stream(&node));
     node.kill();
     drop(stream);
-    wait_for("the worker's end", LEFT_MAX, || (!is_alive(pid)).then_some(()));
-}
-
-#[test]
-fn a_node_that_ends_takes_its_worker_along() {
-    let Some(mut node) = vulkan("worker-end", &[]) else { return };
-    node.place("demo", 1);
-    let (pid, _stream) = (worker(&node), stream(&node));
-    assert!(node.signal("-INT").success(), "{}", node.log());
-    assert!(!is_alive(pid), "the node ended before its worker");
-}
-
-#[test]
-fn an_unloaded_model_leaves_no_worker() {
-    let Some(node) = vulkan("worker-unload", &[]) else { return };
-    node.place("demo", 1);
-    let pid = worker(&node);
-    assert!(node.exo(&["unload", "demo"]).status.success());
     wait_for("the worker's end", LEFT_MAX, || (!is_alive(pid)).then_some(()));
 }
 

@@ -1,15 +1,4 @@
 //! GGUF files, written: by tests, and by whoever makes a model or another quantisation of one.
-//!
-//! ```
-//! use exo_formats::write::GgufWriter;
-//! use exo_types::DType;
-//!
-//! let mut w = GgufWriter::new();
-//! w.text("general.architecture", "llama").u32("llama.block_count", 1);
-//! w.tensor("token_embd.weight", DType::F32, &[2, 1], vec![0; 8]);
-//! let file = w.to_bytes();
-//! assert_eq!(&file[..4], b"GGUF");
-//! ```
 
 use std::borrow::Cow;
 use std::io::{self, Write};

@@ -165,7 +165,7 @@ impl NodeMachine {
                 model: instance.model_name.clone(),
                 stage: at.stage,
                 device: stage.spec.device.to_string(),
-                layers: stage.spec.layers.into(),
+                layers: stage.spec.layers,
                 busy_s: stage.busy_us as f64 / 1e6,
                 weight_bytes: stage.weight_bytes,
             })

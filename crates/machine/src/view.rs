@@ -252,7 +252,7 @@ impl ViewInputs<'_> {
             context_tokens: placement.context_tokens,
             slots: placement.slots,
             cache_tokens: placement.cache_tokens,
-            kv: placement.kv.into(),
+            kv: placement.kv,
             objective: match objective {
                 Some(PlaceObjective::Throughput { .. }) => PlanObjective::Throughput,
                 Some(PlaceObjective::Fit | PlaceObjective::Spread { .. }) | None => PlanObjective::Latency,
@@ -330,7 +330,7 @@ impl ViewInputs<'_> {
             node: placed.node.to_full(),
             node_name: self.name_of(placed.node),
             device: placed.device.to_string(),
-            layers: shard.layers.into(),
+            layers: shard.layers,
             embedding: shard.embedding,
             head: shard.head,
             weight_bytes: request.map_or(0, |r| r.shape.shard_weight_bytes(shard)),

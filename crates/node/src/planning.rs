@@ -221,9 +221,9 @@ pub fn devices_of(view: &ClusterView) -> (Vec<PlanDevice>, Vec<LinkFacts>) {
                 read_bytes_per_s: device.read_bytes_per_s,
                 flops_per_s: device.flops_per_s,
                 rates_by_type: device.rates_by_type.iter().map(TypeRates::from).collect(),
-                layer_rates: device.layer_rates.map(Into::into),
+                layer_rates: device.layer_rates,
                 rates_measured: device.rates_measured.map(Into::into),
-                corrections: device.corrections.into(),
+                corrections: device.corrections,
                 unsupported_types: device.unsupported_types.clone(),
                 support: device.support,
                 support_reason: device.support_reason.clone(),
@@ -439,7 +439,7 @@ pub(crate) fn replan_view(
     let stage = |stage: &Stage| {
         let shard = stage.shards.first()?;
         let (node_name, device) = (name(shard.node), shard.device.to_string());
-        Some(ReplanStageView { node_name, device, layers: stage.layers.into() })
+        Some(ReplanStageView { node_name, device, layers: stage.layers })
     };
     ReplanView {
         instance: report.instance.to_string(),
@@ -470,7 +470,7 @@ pub(crate) fn stages(request: &PlanRequest, stages: &[Stage], memory: &[ShardMem
             node: shard.node.to_full(),
             node_name: node_name(request, shard.node),
             device: shard.device.to_string(),
-            layers: stage.layers.into(),
+            layers: stage.layers,
             weight_bytes: memory.weight_bytes,
             kv_bytes: memory.kv_bytes,
             workspace_bytes: memory.workspace_bytes,

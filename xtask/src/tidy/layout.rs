@@ -1,5 +1,5 @@
 //! How files are laid out: one style of modules, comments that a window beside another shows whole, docs that
-//! say something where they are shown alone.
+//! say something where they are shown alone and hold no code that only rustdoc would run.
 
 use std::path::Path;
 
@@ -8,8 +8,8 @@ use super::tokens::Source;
 /// rustfmt keeps code within it and leaves comments alone.
 const COLUMNS_MAX: usize = 110;
 
-/// Modules that are `x/mod.rs` instead of `x.rs` beside its folder, comment lines that are too long, and docs
-/// of one word.
+/// Modules that are `x/mod.rs` instead of `x.rs` beside its folder, comment lines that are too long, docs of
+/// one word, and blocks of Rust in docs: `cargo xtask test` does not run them.
 pub fn untidy(sources: &[Source<'_>]) -> Vec<String> {
     let mut complaints = Vec::new();
     for Source { path: file, text, .. } in sources {
@@ -20,6 +20,9 @@ pub fn untidy(sources: &[Source<'_>]) -> Vec<String> {
         complaints.extend(
             long.map(|(at, _)| format!("{}:{}: a comment past column {COLUMNS_MAX}", file.display(), at + 1)),
         );
+        complaints.extend(rust_blocks(text).into_iter().map(|line| {
+            format!("{}:{line}: no test runs Rust in docs: make a test of it, or say `text`", file.display())
+        }));
         if file.starts_with("crates") {
             let words = one_word_docs(text).into_iter();
             complaints.extend(words.map(|line| {
@@ -56,6 +59,17 @@ fn one_word_docs(text: &str) -> Vec<usize> {
     (0..lines.len()).filter(|at| is_doc(*at) && is_alone(*at) && is_word(*at)).map(|at| at + 1).collect()
 }
 
+/// Lines, from 1, of docs that open a block which rustdoc takes for Rust: it names no other language.
+fn rust_blocks(text: &str) -> Vec<usize> {
+    let docs = text.lines().map(|line| {
+        let line = line.trim_start();
+        line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim_start)
+    });
+    let fences = docs.enumerate().filter_map(|(at, doc)| Some((at + 1, doc?.strip_prefix("```")?.trim())));
+    let opening = fences.step_by(2);
+    opening.filter(|(_, language)| ["", "rust"].contains(language)).map(|(line, _)| line).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,6 +85,16 @@ mod tests {
         assert!(!is_long_comment(&format!("//! see https://{}", "x".repeat(120))));
         assert!(!is_long_comment("// short"));
         assert!(!is_long_comment(&format!("let text = \"{words}\";")));
+    }
+
+    #[test]
+    fn code_in_docs_is_not_rust() {
+        assert_eq!(rust_blocks("//! ```\n//! f();\n//! ```\n"), [1]);
+        assert_eq!(
+            rust_blocks("/// ```text\n/// a\n/// ```\n    /// ```rust\n    /// b\n    /// ```\n"),
+            [4]
+        );
+        assert!(rust_blocks("//! ```toml\n//! ```\nlet text = \"```\";\n").is_empty());
     }
 
     #[test]

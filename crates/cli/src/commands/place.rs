@@ -4,7 +4,8 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use exo_api::{ClusterView, InstanceState, InstanceView, KvType, ModelView, PlaceRequest};
+use exo_api::{ClusterView, InstanceState, InstanceView, ModelView, PlaceRequest};
+use exo_types::KvDType;
 
 use super::status::{STAGE_HEADER, progress_text, stage_rows};
 use super::{members, models, running};
@@ -21,7 +22,7 @@ pub async fn place(config: &Config, args: Place) -> anyhow::Result<()> {
     let client = running(config).await?;
     let model = models::resolve(config, &client, &args.model).await?;
     // What this command was told, not what this machine's nodes are set to.
-    let kv = config.flag::<KvType>("kv")?;
+    let kv = config.flag::<KvDType>("kv")?;
     let cache_tokens = config.flag::<u32>("cache_tokens")?;
     let Bounds { context, slots, nodes, pin, exclude } = args.bounds;
     let request = PlaceRequest {

@@ -9,7 +9,7 @@ use exo_api::plan::{
     AlternativeKind, AlternativeView, FigureView, PlanLinkView, PlanObjective, PlanRateView, PlanStageView,
     PredictionView, RangeView,
 };
-use exo_api::{ClusterView, KvType, PlanQuery, PlanView};
+use exo_api::{ClusterView, PlanQuery, PlanView};
 use exo_formats::ModelConfig;
 use exo_hub::Reference;
 use exo_node::planning;
@@ -102,7 +102,7 @@ fn query(config: &Config, args: &Plan, model: String) -> anyhow::Result<PlanQuer
         context_tokens: args.bounds.context,
         slots: args.bounds.slots,
         cache_tokens: config.flag::<u32>("cache_tokens")?,
-        kv: config.flag::<KvType>("kv")?,
+        kv: config.flag("kv")?,
         objective: objective(&args.objective),
         nodes_min: args.bounds.nodes,
         streams: args.streams,
@@ -126,7 +126,7 @@ fn described(
 ) -> anyhow::Result<PlanView> {
     // A search may take seconds, and this machine may serve meanwhile.
     exo_node::lower_priority();
-    let kv = config.flag::<KvType>("kv")?.map_or(config.parse("kv")?, KvDType::from);
+    let kv: KvDType = config.flag("kv")?.unwrap_or(config.parse("kv")?);
     let (name, model_config, shape, weight_types) = model(config, args, kv)?;
     exo_node::check_context(args.bounds.context, shape.context_tokens_max)?;
     let context_tokens = args.bounds.context.unwrap_or(config.count("context_tokens")?);

@@ -189,7 +189,7 @@ fn remarks(device: &DeviceView) -> Vec<String> {
     let SensorsView { temperature_c, power_w, clock_mhz, utilisation } = device.sensors;
     let sensors =
         ui::sensors(Monitor { temperature_c, power_w, clock_mhz, utilisation, ..Monitor::default() });
-    let learned = exo_types::Corrections::from(device.corrections).text();
+    let learned = device.corrections.text();
     let times = |ProvenanceView { samples, age_s }| ui::measured(samples, age_s.into());
     let general = device.rates_measured.map(|measured| format!("measured in {}", times(measured)));
     let rates = device.rates_by_type.iter().map(|rates| {
@@ -636,7 +636,7 @@ mod tests {
             node: String::new(),
             node_name: "one".to_owned(),
             device: "cpu-0".to_owned(),
-            layers: exo_api::LayersView { start: 0, end: 4 },
+            layers: exo_types::LayerRange { start: 0, end: 4 },
             embedding: true,
             head: true,
             weight_bytes: 1_190_000_000,

@@ -93,7 +93,7 @@ impl NodeFacade {
         context_tokens: Option<u32>,
         slots: Option<u32>,
         cache_tokens: Option<u32>,
-        kv: Option<exo_api::KvType>,
+        kv: Option<KvDType>,
     ) -> CacheRequest {
         let usual = self.config.usual_cache();
         CacheRequest {
@@ -101,7 +101,7 @@ impl NodeFacade {
             context_named: context_tokens.is_some(),
             slots: slots.unwrap_or(usual.slots),
             cache_tokens: cache_tokens.or(usual.cache_tokens),
-            kv: kv.map_or(usual.kv, KvDType::from),
+            kv: kv.unwrap_or(usual.kv),
         }
     }
 

@@ -4,9 +4,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use exo_api::{
-    DeviceTelemetryView, EndedView, HistogramView, InstanceTelemetryView, LayersView, LinkTelemetryView,
-    LoadView, MemoryView, ModelRequestsView, NodeStatus, NodeTelemetryView, SensorsView, Severity,
-    StageTelemetryView,
+    DeviceTelemetryView, EndedView, HistogramView, InstanceTelemetryView, LinkTelemetryView, LoadView,
+    MemoryView, ModelRequestsView, NodeStatus, NodeTelemetryView, SensorsView, Severity, StageTelemetryView,
 };
 
 use super::names::{Kind, METRICS};
@@ -68,7 +67,7 @@ fn node(id: &str, name: &str, peer: &str) -> NodeTelemetryView {
             model: "m".to_owned(),
             stage: 0,
             device: "cuda:0".to_owned(),
-            layers: LayersView { start: 0, end: 8 },
+            layers: exo_types::LayerRange { start: 0, end: 8 },
             busy_s: 1.5,
             weight_bytes: 9,
         }],

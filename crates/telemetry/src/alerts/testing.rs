@@ -2,10 +2,10 @@
 
 use exo_api::plan::PlanObjective;
 use exo_api::{
-    ClusterView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, KvType, LinkTelemetryView,
-    LoadView, MemberRole, MemoryView, NodeStatus, NodeTelemetryView, NodeView, SensorsView, TelemetryView,
+    ClusterView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, LinkTelemetryView, LoadView,
+    MemberRole, MemoryView, NodeStatus, NodeTelemetryView, NodeView, SensorsView, TelemetryView,
 };
-use exo_types::{DeviceKind, DeviceState, SupportClass};
+use exo_types::{DeviceKind, DeviceState, KvDType, SupportClass};
 
 /// Measurements of a node that is there.
 pub fn node(id: &str) -> NodeTelemetryView {
@@ -122,7 +122,7 @@ pub fn instance() -> InstanceView {
         context_tokens: 64,
         slots: 4,
         cache_tokens: 256,
-        kv: KvType::F16,
+        kv: KvDType::F16,
         objective: PlanObjective::Latency,
         streams: None,
         pins: Vec::new(),

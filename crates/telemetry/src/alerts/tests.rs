@@ -2,11 +2,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api::plan::{PredictionView, RangeView, StagePredictionView};
 use exo_api::{
-    ClusterView, EpochView, InstanceState, JoinRequestView, LayersView, LinkTelemetryView, MemberRole,
-    NodeStatus, OtherClusterView, PullState, PullView, StageTelemetryView, StageView, TelemetryView,
+    ClusterView, EpochView, InstanceState, JoinRequestView, LinkTelemetryView, MemberRole, NodeStatus,
+    OtherClusterView, PullState, PullView, StageTelemetryView, StageView, TelemetryView,
     UnheardCoordinatorView,
 };
-use exo_types::{DeviceState, SupportClass};
+use exo_types::{DeviceState, LayerRange, SupportClass};
 
 use super::testing::{cluster, link};
 use super::*;
@@ -115,7 +115,7 @@ fn stage_on(node: &str, predicted: Option<(f64, f64)>) -> StageView {
         node: node.to_owned(),
         node_name: format!("node {node}"),
         device: "cuda:0".to_owned(),
-        layers: LayersView { start: 0, end: 1 },
+        layers: LayerRange { start: 0, end: 1 },
         embedding: false,
         head: false,
         weight_bytes: 1,
@@ -263,7 +263,7 @@ fn compute(world: &mut World, seconds: u64, shares: [f64; 2]) {
             model: "m".to_owned(),
             stage: at as u32,
             device: "cuda:0".to_owned(),
-            layers: LayersView { start: 0, end: 1 },
+            layers: LayerRange { start: 0, end: 1 },
             busy_s: seconds as f64 * share,
             weight_bytes: 1,
         }];

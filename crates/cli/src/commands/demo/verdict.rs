@@ -87,7 +87,8 @@ fn shares(solo: &InstanceView, split: &InstanceView, nodes: usize) -> Vec<String
 
 #[cfg(test)]
 mod tests {
-    use exo_api::{InstanceState, LayersView, StageView};
+    use exo_api::{InstanceState, StageView};
+    use exo_types::LayerRange;
 
     use super::*;
 
@@ -97,7 +98,7 @@ mod tests {
             node: String::new(),
             node_name: "anna".to_owned(),
             device: "cpu".to_owned(),
-            layers: LayersView { start: 0, end: 1 },
+            layers: LayerRange { start: 0, end: 1 },
             embedding: false,
             head: false,
             weight_bytes: millions * 1_000_000,

@@ -35,13 +35,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use exo_api::{
-    ClusterView, CorrectionView, CorrectionsView, DeviceView, LayerRatesView, ProvenanceView, TypeRatesView,
-};
+use exo_api::{ClusterView, DeviceView, ProvenanceView, TypeRatesView};
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
 use exo_types::{
-    Corrections, DType, DeviceFacts, DeviceId, DeviceKind, KvDType, KvRates, LayerRates, MemoryDomain, NodeId,
+    Correction, Corrections, DType, DeviceFacts, DeviceId, DeviceKind, KvDType, KvRates, LayerRates,
+    MemoryDomain, NodeId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -350,10 +349,10 @@ fn has_room(device: &DeviceView) -> bool {
 
 /// A device with what was measured and learned of it.
 fn as_measured(node: String, device: &DeviceView) -> Device {
-    let corrected = |rate: f64, by: Option<CorrectionView>| {
+    let corrected = |rate: f64, by: Option<Correction>| {
         rate * by.map_or(1.0, |learned| f64::from(learned.percent) / 100.0)
     };
-    let CorrectionsView { decode, prefill } = device.corrections;
+    let Corrections { decode, prefill } = device.corrections;
     // Q8_0 among them: the general rate then stands for what was not measured.
     let (read_q8_0, flops_q8_0) = device.read_bytes_per_s.zip(device.flops_per_s).unzip();
     let typed = |rate: &dyn Fn(&TypeRatesView) -> f64, q8_0: Option<f64>, by, unit: f64| {
@@ -365,10 +364,10 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
     let figures = times.map(|ProvenanceView { samples, age_s }| {
         Figure::measured_at(1.0, Duration::from_secs(age_s.into()), samples)
     });
-    let of_prefill = |rate: &dyn Fn(&LayerRatesView) -> f64, unit: f64| {
+    let of_prefill = |rate: &dyn Fn(&LayerRates) -> f64, unit: f64| {
         device.layer_rates.map(|rates| corrected(rate(&rates), prefill) / unit)
     };
-    let kv = device.layer_rates.and_then(|rates| LayerRates::from(rates).kv_read_bytes_per_s);
+    let kv = device.layer_rates.and_then(|rates| rates.kv_read_bytes_per_s);
     let kv = kv.map(KvRates::by_type).into_iter().flatten();
     Device {
         node,

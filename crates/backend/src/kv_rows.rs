@@ -1,14 +1,16 @@
-//! Rows of a key-value cache as bytes, on the host: the way out of and into a page. `kernels/kv_write.cu`
-//! writes the same.
+//! Rows of a key-value cache as graphics processors store them, on the host: the way out of and into a page.
+//! `kv_write.wgsl` and `kernels/kv_write.cu` write the same.
 
 use exo_types::KvDType;
 use half::f16;
 
+use crate::KvShape;
+
 /// Bytes of a group of [`KvDType::GROUP`] elements of Q8: its scale, two unused, then its bytes.
 const GROUP_BYTES: usize = 36;
 
-/// Bytes of a row of `head_dim` elements.
-pub(crate) fn row_bytes(dtype: KvDType, head_dim: usize) -> usize {
+/// Bytes of a row of `head_dim` elements: whole u32.
+pub fn row_bytes(dtype: KvDType, head_dim: usize) -> usize {
     match dtype {
         KvDType::F32 => 4 * head_dim,
         KvDType::F16 => (2 * head_dim).next_multiple_of(4),
@@ -16,16 +18,23 @@ pub(crate) fn row_bytes(dtype: KvDType, head_dim: usize) -> usize {
     }
 }
 
-/// Threads that write a row.
-pub(crate) fn parts(dtype: KvDType, head_dim: usize) -> usize {
-    match dtype {
-        KvDType::F32 | KvDType::F16 => head_dim,
-        KvDType::Q8 => head_dim.div_ceil(KvDType::GROUP),
-    }
+/// A page of one layer as it is stored, keys before values. Panics unless `data` is one.
+pub fn store_page(shape: &KvShape, data: &[f32]) -> Vec<u8> {
+    shape.assert_page(data);
+    let mut stored = Vec::new();
+    data.chunks(shape.head_dim).for_each(|row| encode(shape.dtype, row, &mut stored));
+    stored
 }
 
-/// A row's elements to its bytes.
-pub(crate) fn encode(dtype: KvDType, row: &[f32], into: &mut Vec<u8>) {
+/// The elements of a stored page of one layer.
+pub fn load_page(shape: &KvShape, stored: &[u8]) -> Vec<f32> {
+    let mut data = vec![0.0; shape.page_elements()];
+    let stored = stored.chunks(row_bytes(shape.dtype, shape.head_dim));
+    data.chunks_mut(shape.head_dim).zip(stored).for_each(|(row, bytes)| decode(shape.dtype, bytes, row));
+    data
+}
+
+fn encode(dtype: KvDType, row: &[f32], into: &mut Vec<u8>) {
     let end = into.len() + row_bytes(dtype, row.len());
     match dtype {
         KvDType::F32 => into.extend(row.iter().flat_map(|value| value.to_le_bytes())),
@@ -51,8 +60,7 @@ fn encode_group(group: &[f32], into: &mut Vec<u8>) {
     into.resize(end, 0);
 }
 
-/// A row's bytes to its elements.
-pub(crate) fn decode(dtype: KvDType, bytes: &[u8], row: &mut [f32]) {
+fn decode(dtype: KvDType, bytes: &[u8], row: &mut [f32]) {
     let half_at = |bytes: &[u8], i: usize| f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32();
     match dtype {
         KvDType::F32 => row
@@ -65,6 +73,24 @@ pub(crate) fn decode(dtype: KvDType, bytes: &[u8], row: &mut [f32]) {
                 let scale = half_at(bytes, 0);
                 group.iter_mut().zip(&bytes[4..]).for_each(|(value, q)| *value = scale * f32::from(*q as i8));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv_values::as_stored;
+
+    #[test]
+    fn a_page_comes_back_as_its_element_type_holds_it() {
+        for (dtype, head_dim) in KvDType::ALL.into_iter().flat_map(|dtype| [(dtype, 32), (dtype, 33)]) {
+            let shape = KvShape { layers: 1, kv_heads: 1, head_dim, page_tokens: 1, pages: 1, dtype };
+            // With a scale of 1 the halves are ties, of which the even neighbour is taken.
+            let data: Vec<f32> = (0..2 * head_dim).map(|i| [127.0, 0.5, -1.5, 0.3][i % 4]).collect();
+            let stored = store_page(&shape, &data);
+            assert_eq!(stored.len(), 2 * row_bytes(dtype, head_dim));
+            assert_eq!(load_page(&shape, &stored), as_stored(dtype, head_dim, &data), "{dtype} {head_dim}");
         }
     }
 }
