@@ -406,6 +406,24 @@ fn every_reason_is_true() {
     }
 }
 
+/// What decides then is a token for each of them, which is said beside it.
+#[test]
+fn reasons_for_many_streams_say_which_numbers_are_of_one() {
+    let mut request = read("a=20@50 b=20@10 e=13@1", 32, &[]);
+    request.objective = Objective::Throughput;
+    request.workload.streams = 8;
+    let ours = plan(&request).expect("fits");
+    for (index, reason) in ours.reasons.iter().enumerate() {
+        let is_placed = ours.stages.iter().any(|s| s.leader().node == reason.node);
+        assert_eq!(is_placed, index < 2, "{}", reason.text);
+        let of_one =
+            if is_placed { " a token of one stream at " } else { " a token of one stream between stages" };
+        for said in [of_one, " a token for each of 8 streams takes "] {
+            assert!(reason.text.contains(said), "{}", reason.text);
+        }
+    }
+}
+
 #[test]
 fn a_device_that_cannot_be_spared_says_what_for() {
     let spread = Objective::Spread { stages_min: 2 };
