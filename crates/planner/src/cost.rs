@@ -16,8 +16,8 @@
 //!
 //! | what | formula | source |
 //! |---|---|---|
-//! | a layer, `n` rows at depth `D` | `max(W/r, min(W/r, W/w) + (n-1)·F/(p·f)) + n·K·D/k + t_layer + (n-1)·U/u` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785; `p` = 1 on processors, 0.5 on graphics units, whose kernels for few rows compute so much slower (decisions 0074, 0075) |
-//! | the head, `n` rows | `max(W_head/r, min(W_head/r, W_head/w) + (n-1)·2·C·V/(p·f)) + (n-1)·t_stream` | as a layer without attention; a further stream's token is chosen, turned into text and sent |
+//! | a layer, `n` rows at depth `D` | `max(W/r ⊕ X, min(W/r, W/w) + X) + n·K·D/k + t_layer + (n-1)·(U/u + s·t_layer)`, `X = (n-1)·F/(p·f)` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785. On processors `a ⊕ b = √(a² + b²)`, `p` = 1 and `s` = 0.3, where the attention of a further row starts (decision 0071); on graphics units `a ⊕ b = max(a, b)`, `p` = 0.5, as their kernels for few rows compute so much slower (decisions 0074, 0075), and `s` = 0 |
+//! | the head, `n` rows | `max(W_head/r ⊕ X, min(W_head/r, W_head/w) + X) + (n-1)·t_stream`, `X = (n-1)·2·C·V/(p·f)` | as a layer without attention; a further stream's token is chosen, turned into text and sent |
 //! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, m·W/w + P·F/f) + 2·A·P²/a + m·q·t_layer + (P-m)·U/u) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²`; `q` = 1 on processors, 3.5 on graphics units where chunks have more than 8 rows (decision 0075) |
 //! | a stage | `Σ layers + t_step + t_process` (and the head, on the last) | `t_process` = 250 µs on graphics units, which have a process of their own, else 0 (decision 0075) |
 //! | a hop, `n` rows | `t_hop + rtt/2 + 4·C·n/bandwidth` | hidden states travel as f32 |
@@ -30,7 +30,8 @@
 //! A hop between devices of one node costs `t_local` and no wire. `t_hop` is what answers that had a pipeline
 //! to themselves took between its stages beside the links ([`PlanRequest::hop_s`]). Before there are any it
 //! is 50 µs as `t_local`, the added time of a token and hop on loopback that docs/benchmarks.md has;
-//! `t_stream` is 60 µs, from eight streams beside one on a card there.
+//! `t_stream` is 60 µs, from eight streams beside one on a card there: of the likeliest token, without its
+//! log-probability.
 //!
 //! A group of devices that share the layers of a stage (tensor parallelism) will be one more kind of row in
 //! [`Costs::devices`]: a stage whose layer costs the slowest of its shares plus two reductions. Nothing else
@@ -74,6 +75,9 @@ const TCP_WINDOW_FIRST: u128 = 14_480;
 const STREAM_NS: u64 = 60_000;
 /// In per cent of the rate of prefill, how fast graphics units compute further rows of a step of few.
 const FEW_ROWS_PERCENT: u64 = 50;
+/// In per cent of `t_layer`, what a further row of a step takes in a layer on processors beside products, the
+/// cache that it reads and its activations: its attention starts.
+const FURTHER_ROW_PERCENT: u64 = 30;
 /// In per cent of `t_layer`, what a layer of a chunk takes on graphics units whatever its rows and weights:
 /// its products have kernels of their own, which start one after the other with most of the card idle.
 const CHUNK_LAYER_PERCENT: u64 = 350;
@@ -143,6 +147,10 @@ struct DeviceCost {
     activations: u64,
     /// Of the rates of arithmetic, in per cent, for further rows of a step of few.
     few_rows_percent: u64,
+    /// Of [`Self::layer_ns`], in per cent, for a further row.
+    further_row_percent: u64,
+    /// With few rows it reads weights and computes with them by turns for a part of the time.
+    is_processor: bool,
     chunk_layer_percent: u64,
     layer_ns: u64,
     step_ns: u64,
@@ -186,11 +194,11 @@ impl<'a> Costs<'a> {
                 ((u128::from(rate) * u128::from(device.thermal_percent.clamp(1, 100))) / 100) as u64
             };
             let rate = |figure| cool(case.rate(figure)).max(1);
-            let (few_rows_percent, chunk_layer_percent, handover_ns) = match device.device.kind {
-                DeviceKind::Cpu => (100, 100, 0),
-                DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => {
-                    (FEW_ROWS_PERCENT, CHUNK_LAYER_PERCENT, HANDOVER_NS)
-                }
+            let is_processor = device.device.kind == DeviceKind::Cpu;
+            let (few_rows_percent, further_row_percent, chunk_layer_percent, handover_ns) = match is_processor
+            {
+                true => (100, FURTHER_ROW_PERCENT, 100, 0),
+                false => (FEW_ROWS_PERCENT, 0, CHUNK_LAYER_PERCENT, HANDOVER_NS),
             };
             DeviceCost {
                 node: links.at(device.node).unwrap_or_default(), // each is there
@@ -207,6 +215,8 @@ impl<'a> Costs<'a> {
                 attention: rate(rates.attention_flops_per_s),
                 activations: rate(rates.activations_per_s),
                 few_rows_percent,
+                further_row_percent,
+                is_processor,
                 chunk_layer_percent,
                 layer_ns: case.time(rates.layer_s),
                 step_ns: case.time(rates.step_s),
@@ -258,9 +268,12 @@ impl<'a> Costs<'a> {
         let (read, waits) = (self.read_ns(device, layer), self.waits_ns(device, layer));
         let further = cost.few_rows_ns(rows, shape.flops_per_token, self.layer_types(layer));
         let attend = per_s(u128::from(rows) * u128::from(self.depth()), shape.kv_bytes_per_token, cost.kv);
-        let ns = read.max(read.min(waits).saturating_add(further)).saturating_add(attend);
-        let rest = cost.layer_ns.saturating_add(self.activations_ns(device, layer, rows.saturating_sub(1)));
-        ns.saturating_add(rest).min(NS_MAX)
+        let products = cost.products_ns(read, waits, further);
+        let further_rows = rows.saturating_sub(1);
+        let starts =
+            cost.layer_ns.saturating_mul(further_rows).saturating_mul(cost.further_row_percent) / 100;
+        let rest = cost.layer_ns.saturating_add(self.activations_ns(device, layer, further_rows));
+        products.saturating_add(attend).saturating_add(starts).saturating_add(rest).min(NS_MAX)
     }
 
     /// What further rows of a layer compute beside products and attention.
@@ -307,7 +320,7 @@ impl<'a> Costs<'a> {
         let waits = per_s(held.into(), 1, cost.prefill_read);
         let further = cost.few_rows_ns(rows, operations, types);
         let streams = rows.saturating_sub(1).saturating_mul(STREAM_NS);
-        read.max(read.min(waits).saturating_add(further)).saturating_add(streams).min(NS_MAX)
+        cost.products_ns(read, waits, further).saturating_add(streams).min(NS_MAX)
     }
 
     /// What every step costs on the device.
@@ -480,6 +493,12 @@ impl DeviceCost {
         self.compute_ns(operations.saturating_mul(100) / u128::from(self.few_rows_percent.max(1)), types)
     }
 
+    /// Products of a step of few rows, of whose weights it waits for some beside computing with them.
+    fn products_ns(&self, read: u64, waits: u64, further: u64) -> u64 {
+        let least = if self.is_processor { root_of_squares(read, further) } else { read };
+        least.max(read.min(waits).saturating_add(further))
+    }
+
     /// Operations, spread over the types as their elements are.
     fn compute_ns(&self, operations: u128, types: Option<&[(DType, u64)]>) -> u64 {
         let Some(types) = types else { return per_s(operations, 1, self.flops) };
@@ -499,6 +518,12 @@ impl DeviceCost {
 fn per_s(count: u128, each: u64, rate: u64) -> u64 {
     let ns = count.saturating_mul(each.into()).saturating_mul(1_000_000_000) / u128::from(rate.max(1));
     ns.min(NS_MAX.into()) as u64
+}
+
+/// `√(a² + b²)`, not below either. Each of its operations is rounded in one way only, on every machine.
+fn root_of_squares(a: u64, b: u64) -> u64 {
+    let (a, b) = (a.min(NS_MAX) as f64, b.min(NS_MAX) as f64);
+    (a * a + b * b).sqrt() as u64
 }
 
 /// Round trips that TCP waits for until so many bytes are on their way, after the link was idle.

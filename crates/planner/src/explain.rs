@@ -123,10 +123,11 @@ fn placed(
     let read = TypeRatios::of(request).read_rate(request, index, range);
     let learned = device.rates.corrections.text().map_or(String::new(), |text| format!(", {text}"));
     let part = format!(
-        "{shard}: {} of {free} free; {} of {} a token at {:.1} GB/s ({}{learned})",
+        "{shard}: {} of {free} free; {} of {} {} at {:.1} GB/s ({}{learned})",
         size(plan.memory[stage].total_bytes()),
         time(stage_ns),
         time(token_ns),
+        a_token(request),
         read.value / 1e9,
         read.source.text()
     );
@@ -152,7 +153,8 @@ fn left_out(
         Some(Ok(found)) => {
             let (ours, times) = (plan.costs.times(plan.layout), plan.costs.times(&found.layout));
             let fetch = plan.costs.fetch(&found.layout);
-            let change = change((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
+            let (now, then) = ((ours.hop_ns, ours.compute_ns()), (times.hop_ns, times.compute_ns()));
+            let change = change(a_token(request), now, then);
             let instead = plan.instead(request, found);
             let first = match fetch.ns > plan.costs.fetch(plan.layout).ns {
                 true => {
@@ -174,11 +176,18 @@ pub(crate) fn smallest_layer(sizes: &Sizes<'_>, device: &PlanDevice) -> u64 {
     (0..sizes.layer_count()).map(|layer| sizes.bytes(held, layer, layer + 1)).min().unwrap_or(0)
 }
 
+/// What is said of a token is of one stream, which a plan for many is not chosen by.
+fn a_token(request: &PlanRequest) -> &'static str {
+    match request.objective {
+        Objective::Throughput => "a token of one stream",
+        Objective::Latency | Objective::Spread { .. } => "a token",
+    }
+}
+
 /// What changes of a token from `now` to `then`, each the time between stages and the time of computing.
-fn change(now: (u64, u64), then: (u64, u64)) -> String {
-    let step = |now: u64, then: u64, of: &str| format!("{} {of}", time(now.abs_diff(then)));
-    let hops = step(now.0, then.0, "a token between stages");
-    let computing = step(now.1, then.1, "of computing");
+fn change(a_token: &str, now: (u64, u64), then: (u64, u64)) -> String {
+    let hops = format!("{} {a_token} between stages", time(now.0.abs_diff(then.0)));
+    let computing = format!("{} of computing", time(now.1.abs_diff(then.1)));
     match (then.0 >= now.0, then.1 >= now.1) {
         (true, false) => format!("costs {hops} and saves {computing}"),
         (false, true) => format!("costs {computing} and saves {hops}"),

@@ -406,6 +406,24 @@ fn every_reason_is_true() {
     }
 }
 
+/// What decides then is a token for each of them, which is said beside it.
+#[test]
+fn reasons_for_many_streams_say_which_numbers_are_of_one() {
+    let mut request = read("a=20@50 b=20@10 e=13@1", 32, &[]);
+    request.objective = Objective::Throughput;
+    request.workload.streams = 8;
+    let ours = plan(&request).expect("fits");
+    for (index, reason) in ours.reasons.iter().enumerate() {
+        let is_placed = ours.stages.iter().any(|s| s.leader().node == reason.node);
+        assert_eq!(is_placed, index < 2, "{}", reason.text);
+        let of_one =
+            if is_placed { " a token of one stream at " } else { " a token of one stream between stages" };
+        for said in [of_one, " a token for each of 8 streams takes "] {
+            assert!(reason.text.contains(said), "{}", reason.text);
+        }
+    }
+}
+
 #[test]
 fn a_device_that_cannot_be_spared_says_what_for() {
     let spread = Objective::Spread { stages_min: 2 };
@@ -537,15 +555,73 @@ fn further_streams_compute_beside_what_is_read_once() {
     let one = round(DeviceKind::Cpu, 1, 1e17);
     // 10 GB/s and 1e12 operations a second: four layers of 1 GiB are read in 430 ms, and 2 GiB operations
     // take each further stream 8.6 ms.
-    let of_stream = 4.0 * 2.0 * GIB as f64 / 1e3;
-    assert!(is_near(round(DeviceKind::Cpu, 8, 1e17), one + 7.0 * 60e3), "computed while reading");
-    let computed = |streams: f64| (streams - 1.0) * (of_stream + 60e3) + 4.0 * 5e3 + 50e3;
-    assert!(is_near(round(DeviceKind::Cpu, 64, 1e17), computed(64.0)));
-    // What it waits for weights comes on top: of 20 GB/s half of what reading takes.
-    assert!(is_near(round(DeviceKind::Cpu, 64, 20e9), computed(64.0) + 4.0 * GIB as f64 / 20.0));
+    let (of_stream, read_ns) = (4.0 * 2.0 * GIB as f64 / 1e3, 4.0 * GIB as f64 / 10.0);
+    for streams in [8, 64] {
+        let further = f64::from(streams) - 1.0;
+        let products = (of_stream * further).hypot(read_ns);
+        let expected = one - read_ns + products + further * (60e3 + 4.0 * 0.3 * 5e3);
+        assert!(is_near(round(DeviceKind::Cpu, streams, 1e17), expected), "{streams}: partly while reading");
+    }
+    // Where it waits for more it is that: of 20 GB/s half of what reading takes.
+    let computed = 63.0 * (of_stream + 60e3 + 4.0 * 0.3 * 5e3) + 4.0 * 5e3 + 50e3;
+    assert!(is_near(round(DeviceKind::Cpu, 64, 20e9), computed + 4.0 * GIB as f64 / 20.0));
     // A card's kernels for few rows.
     let of_card = 63.0 * (of_stream / 0.5 + 60e3) + 4.0 * 5e3 + 50e3 + 250e3;
     assert!(is_near(round(DeviceKind::DiscreteGpu, 64, 1e17), of_card));
+}
+
+/// The numbers that docs/benchmarks.md has of Q8_0, Q4_0, Q5_0, Q4_K and Q6_K: of a read bandwidth of 18.5
+/// GB/s the part that one row reaches, and operations with few rows and with many.
+#[test]
+fn few_rows_on_a_processor_take_what_its_kernels_were_measured_to() {
+    let planned = |weights_per_ns: f64, gops_many: f64, rows: u32| {
+        let mut request = read("a=4@10", 4, &[]);
+        let measured = |rate: f64| Some(Figure::measured(rate * 1e9));
+        request.devices[0].rates.read_bytes_per_s = measured(weights_per_ns);
+        request.devices[0].rates.flops_per_s = measured(gops_many);
+        request.workload.streams = rows;
+        let round_ns = plan(&request).expect("fits").predicted.round_ns.expected;
+        f64::from(rows) * 4.0 * 2.0 * GIB as f64 / round_ns as f64
+    };
+    let weight_bytes = [1.0625, 0.5625, 0.6875, 0.5625, 0.8203];
+    let avx512 = [
+        (0.9, 205.0, 382.0),
+        (0.85, 311.0, 384.0),
+        (0.84, 273.0, 344.0),
+        (0.83, 308.0, 383.0),
+        (0.84, 220.0, 278.0),
+    ];
+    let avx2 = [
+        (0.865, 70.0, 98.0),
+        (0.895, 135.0, 166.0),
+        (0.8, 119.0, 172.0),
+        (0.92, 133.0, 159.0),
+        (0.605, 107.0, 144.0),
+    ];
+    for (rows, off_max, kernels) in [(8, 0.1, avx512), (4, 0.3, avx2)] {
+        for (bytes, (part, few, many)) in weight_bytes.into_iter().zip(kernels) {
+            let planned = planned(part * 18.5 / bytes, many, rows);
+            assert!((planned / few - 1.0).abs() < off_max, "{rows} rows: {planned} planned, {few} measured");
+        }
+    }
+}
+
+#[test]
+fn a_further_row_starts_its_attention_in_each_layer_of_a_processor() {
+    let round = |kind, layer_s: f64, streams: u32| {
+        let mut request = read("a=4@10", 4, &[]);
+        request.devices[0].device.kind = kind;
+        request.devices[0].rates.layer_s = Some(Figure::measured(layer_s));
+        request.workload.streams = streams;
+        plan(&request).expect("fits").predicted.round_ns.expected as f64
+    };
+    let more = |kind, streams| round(kind, 1e-3, streams) - round(kind, 1e-6, streams);
+    let of_layers = 4.0 * (1e6 - 1e3);
+    for (kind, streams, layers) in
+        [(DeviceKind::Cpu, 1, 1.0), (DeviceKind::Cpu, 11, 4.0), (DeviceKind::DiscreteGpu, 11, 1.0)]
+    {
+        assert!((more(kind, streams) - layers * of_layers).abs() < 1e3, "{streams} on {kind:?}");
+    }
 }
 
 #[test]

@@ -23,13 +23,11 @@ pub(crate) fn uniform(seed: u64, position: u64) -> f64 {
 /// The candidate on which `u` falls when the unit interval is cut in proportion to
 /// `exp(logit / temperature)`.
 pub(crate) fn draw(candidates: &mut Candidates, logits: &[f32], temperature: f32, u: f64) -> u32 {
-    let max = candidates.max_logit(logits);
-    let temperature = f64::from(temperature);
+    let (_, sum) = candidates.weigh(logits, temperature);
     let Candidates { ids, weights } = candidates;
-    weights.clear();
-    weights.extend(ids.iter().map(|&id| ((f64::from(logits[id as usize]) - max) / temperature).exp()));
-    let mut left = u * weights.iter().sum::<f64>();
+    let mut left = u * sum;
     for (&id, &weight) in ids.iter().zip(weights.iter()) {
+        let weight = f64::from(weight);
         if left < weight {
             return id;
         }

@@ -2,16 +2,20 @@
 
 use std::cmp::Ordering;
 
+use crate::passes::{self, greater, greatest};
+
 /// Tokens still in the draw, with their scratch. The order of `ids` is a function of the logits alone, so the
 /// same draw falls on the same token everywhere.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Candidates {
     pub(crate) ids: Vec<u32>,
-    pub(crate) weights: Vec<f64>,
+    pub(crate) weights: Vec<f32>,
 }
 
 /// How many tokens top-p orders at first. Most answers need fewer; each further round takes four times more.
 const TOP_P_CHUNK: usize = 256;
+/// Neighbours of which the likeliest alone is compared with others at first.
+const RUN: usize = 64;
 
 impl Candidates {
     /// Every token of a vocabulary, in the order of ids.
@@ -49,9 +53,8 @@ impl Candidates {
         if k == 0 || k >= self.ids.len() {
             return;
         }
-        self.ids.select_nth_unstable_by(k - 1, |a, b| likelier_first(logits, *a, *b));
+        order_next(&mut self.ids, k, logits);
         self.ids.truncate(k);
-        self.ids.sort_unstable_by(|a, b| likelier_first(logits, *a, *b));
     }
 
     /// Keeps the smallest set of the most typical tokens whose probabilities, among those kept so far, sum to
@@ -87,9 +90,9 @@ impl Candidates {
         if p.is_nan() || p >= 1.0 || self.ids.len() < 2 {
             return;
         }
-        let max = self.max_logit(logits);
-        let weight = |id: u32| (f64::from(logits[id as usize]) - max).exp();
-        let target = p * self.ids.iter().map(|&id| weight(id)).sum::<f64>();
+        let (max, all) = self.weigh(logits, 1.0);
+        let weight = |id: u32| f64::from(passes::weight(logits[id as usize] - max));
+        let target = p * all;
         let (mut kept, mut sum, mut chunk) = (0, 0.0, TOP_P_CHUNK);
         while kept < self.ids.len() {
             order_next(&mut self.ids[kept..], chunk, logits);
@@ -114,18 +117,53 @@ impl Candidates {
         self.ids.retain(|&id| f64::from(logits[id as usize]) >= least);
     }
 
-    pub(crate) fn max_logit(&self, logits: &[f32]) -> f64 {
-        f64::from(self.ids.iter().map(|&id| logits[id as usize]).fold(f32::MIN, f32::max))
+    /// Weighs each at a temperature: the greatest logit, and the sum of the weights, which are in proportion
+    /// to probabilities.
+    pub(crate) fn weigh(&mut self, logits: &[f32], temperature: f32) -> (f32, f64) {
+        self.weights.clear();
+        self.weights.extend(self.ids.iter().map(|&id| logits[id as usize]));
+        let max = greatest(&self.weights);
+        (max, passes::weigh(&mut self.weights, max, temperature))
+    }
+
+    fn max_logit(&self, logits: &[f32]) -> f64 {
+        f64::from(greatest_of(&self.ids, logits))
     }
 }
 
 /// Brings the `count` most likely of `ids` to the front, in order.
 fn order_next(ids: &mut [u32], count: usize, logits: &[f32]) {
     let count = count.min(ids.len());
-    if count < ids.len() {
-        ids.select_nth_unstable_by(count, |a, b| likelier_first(logits, *a, *b));
+    let likely = bring_likely(ids, count, logits);
+    if count < likely {
+        ids[..likely].select_nth_unstable_by(count, |a, b| likelier_first(logits, *a, *b));
     }
     ids[..count].sort_unstable_by(|a, b| likelier_first(logits, *a, *b));
+}
+
+/// Brings all that may be among the `count` most likely to the front, and says how many these are. Where
+/// `count` runs of neighbours have a token each that is as likely as a bound, nothing less likely is among
+/// them.
+fn bring_likely(ids: &mut [u32], count: usize, logits: &[f32]) -> usize {
+    if count == 0 || count >= ids.len().div_ceil(RUN) {
+        return ids.len();
+    }
+    let runs: Vec<f32> = ids.chunks(RUN).map(|run| greatest_of(run, logits)).collect();
+    let (_, &mut bound, _) = runs.clone().select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a));
+    let mut likely = 0;
+    for (run, _) in runs.iter().enumerate().filter(|(_, greatest)| **greatest >= bound) {
+        for at in run * RUN..ids.len().min((run + 1) * RUN) {
+            if logits[ids[at] as usize] >= bound {
+                ids.swap(likely, at);
+                likely += 1;
+            }
+        }
+    }
+    likely
+}
+
+fn greatest_of(ids: &[u32], logits: &[f32]) -> f32 {
+    ids.iter().map(|&id| logits[id as usize]).fold(f32::MIN, greater)
 }
 
 /// A total order (logits are finite and ids differ), so unstable sorts have one result.
@@ -203,6 +241,25 @@ mod tests {
     }
 
     proptest! {
+        /// Equals among them, as few bits make them, and tokens that a mask left out.
+        #[test]
+        fn top_k_agrees_with_a_full_sort(
+            logits in prop::collection::vec((-40i8..40).prop_map(f32::from), 1..6000),
+            (k, step) in (1usize..50, 1usize..4),
+        ) {
+            let ids: Vec<u32> = (0..logits.len() as u32).step_by(step).collect();
+            let mut sorted = ids.clone();
+            sorted.sort_by(|a, b| likelier_first(&logits, *a, *b));
+            sorted.truncate(k);
+            let mut c = Candidates { ids: ids.clone(), weights: Vec::new() };
+            c.top_k(&logits, k);
+            if k < ids.len() {
+                prop_assert_eq!(c.ids, sorted);
+            } else {
+                prop_assert_eq!(c.ids, ids);
+            }
+        }
+
         /// The chunked search keeps what sorting everything and summing would keep.
         #[test]
         fn top_p_agrees_with_a_full_sort(
@@ -211,8 +268,8 @@ mod tests {
         ) {
             let mut sorted: Vec<u32> = (0..logits.len() as u32).collect();
             sorted.sort_by(|a, b| likelier_first(&logits, *a, *b));
-            let max = f64::from(logits[sorted[0] as usize]);
-            let weight = |id: &u32| (f64::from(logits[*id as usize]) - max).exp();
+            let max = logits[sorted[0] as usize];
+            let weight = |id: &u32| f64::from(passes::weight(logits[*id as usize] - max));
             let total: f64 = (0..logits.len() as u32).map(|id| weight(&id)).sum();
             let mut sum = 0.0;
             let crossed = sorted.iter().position(|id| { sum += weight(id); sum >= p * total });

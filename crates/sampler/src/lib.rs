@@ -32,6 +32,7 @@ mod draw;
 mod errors;
 mod filter;
 mod logprobs;
+mod passes;
 mod penalties;
 mod sampler;
 

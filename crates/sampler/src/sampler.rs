@@ -7,6 +7,7 @@ use crate::constraint::{ConstraintError, TokenConstraint};
 use crate::draw::{draw, uniform};
 use crate::filter::Candidates;
 use crate::logprobs::LogProbs;
+use crate::passes::{argmax, first_not_finite};
 use crate::penalties::Penalties;
 
 /// Chooses the tokens of one sequence. Two samplers with the same parameters and the same tokens are equal.
@@ -152,22 +153,11 @@ pub fn score(logits: &[f32], token: u32, top: usize) -> Result<TokenScore, Sampl
     Ok(TokenScore { logprob: probabilities.at(token), top: probabilities.top(top) })
 }
 
-/// The greatest logit; the lowest id among equals.
-pub(crate) fn argmax(logits: &[f32]) -> u32 {
-    let mut best = 0;
-    for (i, &logit) in logits.iter().enumerate() {
-        if logit > logits[best] {
-            best = i;
-        }
-    }
-    best as u32
-}
-
 fn check_finite(logits: &[f32]) -> Result<(), SampleError> {
     if logits.is_empty() {
         return Err(SampleError::Empty);
     }
-    match logits.iter().position(|l| !l.is_finite()) {
+    match first_not_finite(logits) {
         Some(i) => Err(SampleError::NotFinite { token: i as u32, value: logits[i] }),
         None => Ok(()),
     }

@@ -269,6 +269,11 @@ impl<'a> Bench<'a> {
         let (split_s, split) = (objective_s(&split)?, Placement::planned(&split)?);
         let placements = [split, alone];
         let measured = self.measure(&placements)?;
+        // The last answers of each are among them.
+        let recent = self.server.get("/exo/v1/requests/recent", ANSWER_MAX)?;
+        for placement in &placements {
+            println!("{}", step_line(&step_ms(&recent, placement.0.len()).unwrap_or_default()));
+        }
         gain_verdict(&self.model, self.options.streams, &placements, &[split_s, alone_s], &measured)
     }
 }
@@ -323,6 +328,36 @@ fn split_verdict(model: &str, memory_mib: u64, planned: &Placement, holders: usi
         planned.0.len()
     );
     Verdict { line, is_kept: holders == 0 && planned.0.len() >= 2 }
+}
+
+/// Of answers that went through so many stages, milliseconds of a step behind the first token: what each
+/// stage computed, and at the end what was left, on links and waiting. `None` where no answer tells.
+fn step_ms(recent: &Value, stages: usize) -> Option<Vec<f64>> {
+    let is_of_these = |one: &&Value| one["stages"].as_u64() == Some(stages as u64) && !one["times"].is_null();
+    let (mut sums, mut steps) = (vec![0.0; stages + 1], 0.0);
+    for one in recent.as_array()?.iter().filter(is_of_these) {
+        let times = &one["times"];
+        let computed = times["stages"].as_array()?.iter().map(|stage| stage["answer_ms"].as_f64());
+        let parts = computed.chain([times["between_answer_ms"].as_f64()]).collect::<Option<Vec<f64>>>()?;
+        sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
+        steps += one["tokens"].as_f64()? - 1.0;
+    }
+    (steps > 0.0).then(|| sums.into_iter().map(|sum| sum / steps).collect())
+}
+
+/// Where the time of a step went. As many are on their way as there are stages, so each stage computes so many
+/// times its part of a step.
+fn step_line(step_ms: &[f64]) -> String {
+    let Some((between, computed)) = step_ms.split_last() else {
+        return "no answer tells where its time went".to_owned();
+    };
+    let all = step_ms.iter().sum::<f64>();
+    let stage = |(at, ms): (usize, &f64)| {
+        let busy = 100.0 * computed.len() as f64 * ms / all;
+        format!("stage {at} computes {ms:.1} ms ({busy:.0} % of the time)")
+    };
+    let stages: Vec<String> = (1..).zip(computed).map(stage).collect();
+    format!("a step takes {all:.1} ms: {}, {between:.1} ms are links and waiting", stages.join(", "))
 }
 
 /// Of two stages and the first node alone.
@@ -408,6 +443,32 @@ mod tests {
             holders(&json!({ "alternatives": [other("alone", Value::Null)] })).is_err(),
             "one of two nodes"
         );
+    }
+
+    #[test]
+    fn where_a_step_spends_its_time_is_told_of_answers_with_as_many_stages() {
+        let answer = |tokens: u32, stages: &[f64], between: f64| {
+            let computed: Vec<Value> = stages.iter().map(|ms| json!({ "answer_ms": ms })).collect();
+            let times = json!({ "stages": computed, "between_answer_ms": between });
+            json!({ "stages": stages.len(), "tokens": tokens, "times": times })
+        };
+        let failed = json!({ "stages": 2, "tokens": 0, "times": null });
+        let recent = json!([
+            answer(3, &[80.0, 60.0], 20.0),
+            failed,
+            answer(3, &[50.0], 1.0),
+            answer(3, &[80.0, 60.0], 20.0)
+        ]);
+        let step = step_ms(&recent, 2).unwrap();
+        assert_eq!(step, [40.0, 30.0, 10.0]);
+        assert_eq!(
+            step_line(&step),
+            "a step takes 80.0 ms: stage 1 computes 40.0 ms (100 % of the time), stage 2 computes 30.0 ms (75 % of the \
+             time), 10.0 ms are links and waiting"
+        );
+        assert_eq!(step_ms(&recent, 1), Some(vec![25.0, 0.5]));
+        assert_eq!(step_ms(&recent, 3), None);
+        assert_eq!(step_line(&[]), "no answer tells where its time went");
     }
 
     #[test]
