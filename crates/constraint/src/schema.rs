@@ -205,6 +205,7 @@ impl Walk<'_> {
             let read = match word.as_str() {
                 "format" => self.format(value, words.contains_key("pattern"), path),
                 "oneOf" => self.one_of(value, words.contains_key("anyOf"), path),
+                "minProperties" => self.min_properties(value, words.get("required"), path),
                 word => self.word(word, value, path),
             };
             match read {
@@ -307,6 +308,7 @@ impl Walk<'_> {
             }
             _ if ANNOTATIONS.contains(&word) || word.starts_with("x-") => Ok(None),
             "uniqueItems" | "nullable" if value == &Value::Bool(false) => Ok(None),
+            "propertyNames" if is_any_name(value) => Ok(None),
             _ if PLAIN.contains(&word) => {
                 self.plain(word, value, path)?;
                 kept(value.clone())
@@ -340,6 +342,31 @@ impl Walk<'_> {
                 Ok(Some(("anyOf".to_owned(), list)))
             }
         }
+    }
+
+    /// What becomes of a least number of properties. A name of the model's own may come twice, which no grammar
+    /// sees, and counts once for whoever reads the answer: one such name is enforced beside those that are
+    /// required.
+    fn min_properties(
+        &mut self,
+        value: &Value,
+        required: Option<&Value>,
+        path: &mut Path,
+    ) -> Result<Option<(String, Value)>, SchemaError> {
+        const WORD: &str = "minProperties";
+        self.plain(WORD, value, path)?;
+        let names = required.and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let required = names.collect::<HashSet<_>>().len() as u64;
+        if value.as_u64().is_some_and(|least| least > required + 1) {
+            let reason = "more than one property beside the required ones is not enforced, as a name may come twice; list names in \
+                          `required`, or ask for an array with `minItems`";
+            let error = error(path, reason);
+            match self.strictness {
+                Strictness::Whole => return Err(error),
+                Strictness::Possible => self.leave_out(error)?,
+            }
+        }
+        Ok(Some((WORD.to_owned(), value.clone())))
     }
 
     fn list(&mut self, value: &Value, path: &mut Path) -> Result<Value, SchemaError> {
@@ -677,6 +704,17 @@ fn format_word(
     }
 }
 
+/// Whether a schema of names asks for nothing, as some libraries write of a map: every name is a string.
+fn is_any_name(schema: &Value) -> bool {
+    let asks_nothing =
+        |word: &str, value: &Value| ANNOTATIONS.contains(&word) || (word == "type" && value == "string");
+    match schema {
+        Value::Bool(is_any) => *is_any,
+        Value::Object(words) => words.iter().all(|(word, value)| asks_nothing(word, value)),
+        _ => false,
+    }
+}
+
 fn unsupported(word: &str) -> String {
     let instead = match word {
         "additionalItems" => "; use `prefixItems` and `items`",
@@ -720,7 +758,8 @@ mod tests {
             (json!({"$ref": "#/$defs/b", "$defs": {"a": {}}}), "there is no schema at `#/$defs/b`"),
             (json!({"$ref": "#/default", "default": {"type": "string"}}), "there is no schema"),
             (json!({"x-guidance": {"lenient": true}}), "would switch options"),
-            (json!({"propertyNames": {}}), "use `patternProperties`"),
+            (json!({"propertyNames": {"type": "string", "maxLength": 3}}), "use `patternProperties`"),
+            (json!({"propertyNames": false}), "use `patternProperties`"),
             (json!({"items": [{}]}), "at `#/items`: a schema is an object"),
             (json!({"anyOf": []}), "at least one schema"),
             (json!("string"), "at `#`: a schema is an object"),
@@ -864,6 +903,20 @@ mod tests {
     }
 
     #[test]
+    fn a_least_number_of_properties_counts_each_name_once() {
+        let least =
+            |n: u32, required: &[&str]| json!({"type": "object", "minProperties": n, "required": required});
+        for schema in [least(1, &[]), least(2, &["a"]), least(2, &["a", "b"]), least(0, &[])] {
+            Schema::read(&schema, Strictness::Whole).unwrap();
+        }
+        for schema in [least(2, &[]), least(3, &["a"]), least(3, &["a", "a"])] {
+            assert!(refusal(schema.clone()).starts_with("at `#/minProperties`: more than one property"));
+            let read = Schema::read(&schema, Strictness::Possible).unwrap();
+            assert_eq!((read.left_out.len(), read.value), (1, schema), "entries are still counted");
+        }
+    }
+
+    #[test]
     fn integers_that_are_not_exact_are_refused() {
         let beyond = 9_007_199_254_740_993_u64;
         for (schema, at) in [
@@ -911,6 +964,17 @@ mod tests {
             "properties": {"title": {"type": "string"}, "not": {"const": {"not": 1}}},
         });
         assert_eq!((read.value, read.left_out), (expected, Vec::new()));
+    }
+
+    #[test]
+    fn names_of_a_map_that_may_be_any_ask_for_nothing() {
+        for names in
+            [json!({"type": "string"}), json!({}), json!(true), json!({"title": "Key", "type": "string"})]
+        {
+            let map = json!({"type": "object", "propertyNames": names, "additionalProperties": {"type": "integer"}});
+            let read = Schema::read(&map, Strictness::Whole).unwrap();
+            assert_eq!(read.value, json!({"type": "object", "additionalProperties": {"type": "integer"}}));
+        }
     }
 
     #[test]
