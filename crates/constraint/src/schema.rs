@@ -489,8 +489,8 @@ impl<'a> Merge<'a> {
         let is_merged = is_merged || listed > 1 || words.keys().filter(asserts).count() > 1;
         let (mut beside, mut largest) = (1_usize, 0);
         let (mut all, mut written) = (Alternatives::ONE, 0_usize);
-        let mut merge = |part: Alternatives| {
-            written = written.saturating_add(part.bytes);
+        let mut merge = |part: Alternatives, is_written_here: bool| {
+            written = written.saturating_add(if is_written_here { part.bytes } else { 0 });
             all = all.beside(part);
         };
         for (word, value) in words {
@@ -499,7 +499,7 @@ impl<'a> Merge<'a> {
                 "$ref" if is_merged => {
                     let (places, part) = self.target(value.as_str().unwrap_or_default());
                     beside = beside.saturating_add(places);
-                    merge(part);
+                    merge(part, false);
                 }
                 "anyOf" | "oneOf" => {
                     let mut either = Alternatives { count: 0, bytes: 0 };
@@ -509,17 +509,18 @@ impl<'a> Merge<'a> {
                         either.count = either.count.saturating_add(part.count);
                         either.bytes = either.bytes.saturating_add(part.bytes);
                     }
-                    merge(Alternatives { count: either.count.max(1), ..either });
+                    merge(Alternatives { count: either.count.max(1), ..either }, true);
                 }
                 "allOf" => {
                     for item in items {
                         let (places, part) = self.size(item, true);
                         beside = beside.saturating_add(places);
-                        merge(part);
+                        merge(part, true);
                     }
                 }
                 "enum" => {
-                    merge(Alternatives { count: items.len().max(1), bytes: items.iter().map(weight).sum() })
+                    let bytes = items.iter().map(weight).sum();
+                    merge(Alternatives { count: items.len().max(1), bytes }, true);
                 }
                 "$defs" | "definitions" => {
                     for schema in value.as_object().into_iter().flat_map(Map::values) {
@@ -529,9 +530,13 @@ impl<'a> Merge<'a> {
                 "prefixItems" | "properties" | "patternProperties" | "items" | "additionalProperties" => {
                     let (places, bytes) = self.inside(word, value);
                     beside = beside.saturating_add(places);
-                    merge(Alternatives { count: 1, bytes });
+                    merge(Alternatives { count: 1, bytes }, true);
                 }
-                _ => merge(Alternatives { count: 1, bytes: weight(value) }),
+                "const" | "pattern" | "required" => {
+                    merge(Alternatives { count: 1, bytes: weight(value) }, true);
+                }
+                // Types and bounds become one.
+                _ => {}
             }
         }
         if is_merged {
@@ -848,6 +853,13 @@ mod tests {
         Schema::read(&merged(json!(list(10))), Strictness::Whole).unwrap();
         let many = json!({"required": list(3_000), "anyOf": [{"enum": list(3_000)}]});
         assert!(refusal(many).contains("would take too much memory"));
+        let refers = |n: usize| {
+            let copy = |i: usize| (format!("p{i}"), json!({"$ref": "#/$defs/text", "type": "string"}));
+            json!({"type": "object", "properties": (0..n).map(copy).collect::<Map<_, _>>(),
+                "$defs": {"text": {"const": "x".repeat(60_000)}}})
+        };
+        assert!(refusal(refers(1_000)).contains("would take too much memory"));
+        Schema::read(&refers(100), Strictness::Whole).unwrap();
         let wide =
             json!({"enum": ["x".repeat(60_000), "y"], "anyOf": vec![json!({"type": "string"}); 1_000]});
         assert!(refusal(wide).contains("would take too much memory"));
