@@ -42,8 +42,8 @@ const LEVELS_MAX: usize = 2_048;
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 /// Of patterns that formats become: half of what a grammar may have.
 const FORMAT_BYTES_MAX: usize = GRAMMAR_BYTES_MAX / 2;
-/// Most bytes of plain values and names that merging alternatives with what stands beside them may make. A list
-/// of values that stands alone is one alternation of literals in the engine, as long as its text.
+/// Most bytes of plain values and names that merging alternatives with what stands beside them may make. A
+/// list of values that stands alone is one alternation of literals in the engine, as long as its text.
 const COPIED_BYTES_MAX: usize = 32 << 20;
 /// Most copies of places that merging alternatives with what stands beside them may make.
 const MERGED_MAX: usize = 250_000;
@@ -344,9 +344,9 @@ impl Walk<'_> {
         }
     }
 
-    /// What becomes of a least number of properties. A name of the model's own may come twice, which no grammar
-    /// sees, and counts once for whoever reads the answer: one such name is enforced beside those that are
-    /// required.
+    /// What becomes of a least number of properties. A name of the model's own may come twice, which no
+    /// grammar sees, and counts once for whoever reads the answer: one such name is enforced beside those
+    /// that are required.
     fn min_properties(
         &mut self,
         value: &Value,
@@ -580,8 +580,8 @@ impl<'a> Merge<'a> {
     }
 }
 
-/// How many values a plain value has in it, all of which are of a size and are numbers that the engine can tell
-/// apart.
+/// How many values a plain value has in it. It has its bound, and its numbers are what the engine takes them
+/// for.
 fn checked(value: &Value, path: &mut Path) -> Result<usize, SchemaError> {
     let (mut bytes, mut values) = (0, 0);
     measure(value, path, &mut bytes, &mut values)?;
@@ -826,7 +826,7 @@ mod tests {
         assert!(refusal(zeros).contains("more than 20000 places"));
     }
 
-    /// A list of values costs its text, wherever it stands; what is multiplied is what stands beside alternatives.
+    /// A list of values costs its text; what is multiplied is what stands beside alternatives.
     #[test]
     fn lists_of_values_count_once_unless_they_are_merged_with_alternatives() {
         let list = |n: usize| (0..n).map(|i| format!("name {i:08}")).collect::<Vec<_>>();

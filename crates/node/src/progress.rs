@@ -1,8 +1,8 @@
 //! Times and totals of a request, from its events.
 //!
-//! Each event comes with the moment at which the machine said it ([`crate::events::ToldEvent`]): the task that hands
-//! an answer on may come to it late, on a node whose processors all compute. News from other nodes may be late
-//! themselves; then the clocks of the stages say how long it took at least.
+//! Each event comes with the moment at which the machine said it: on a node whose processors all compute, the
+//! task that hands an answer on may come to it late. News from other nodes may be late themselves; then the
+//! clocks of the stages say how long it took at least.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -194,7 +194,7 @@ mod tests {
         Some(StepTimesView { stages: stages.iter().map(stage).collect(), ..StepTimesView::default() })
     }
 
-    /// One answer of 11 tokens to a prompt of 100, all of whose news came within a millisecond, 500 ms after it.
+    /// An answer of 11 tokens to a prompt of 100, whose news all came within a millisecond, 500 ms after it.
     fn late() -> Progress {
         let arrived = Instant::now();
         let at = |us: u64| arrived + Duration::from_millis(500) + Duration::from_micros(us);
