@@ -314,6 +314,14 @@ pub const ENDPOINTS: &[Endpoint] = &[
         One("RenderedPrompt"),
         "The prompt that the model's template makes of a conversation",
     ),
+    query(
+        "/tokenizer_info",
+        "tokenizer_info",
+        Api,
+        &["model"],
+        One("TokenizerInfo"),
+        "The chat template and the tokens that begin and end a text, as vLLM is asked for them",
+    ),
     post(
         "/exo/v1/codes",
         "give_code",

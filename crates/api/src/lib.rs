@@ -77,7 +77,9 @@ pub use telemetry::{
     NodeTelemetryView, RequestEnd, ScrapeTargets, SeriesPoints, SeriesQuery, SeriesView, StageTelemetryView,
     TOKEN_BOUNDS_S, TelemetryView,
 };
-pub use tokens::{Capabilities, ChatPrompt, TokensAnswer, TokensQuestion, TokensRequest};
+pub use tokens::{
+    Capabilities, ChatPrompt, TokenizerInfo, TokenizerQuery, TokensAnswer, TokensQuestion, TokensRequest,
+};
 pub use updates::{FileChangeKind, FileChangeView, UpdateQuery, UpdateState, UpdateView};
 pub use view::{
     AddModelRequest, AdmitRequest, CardEventView, ClusterView, DeviceView, Drain, DrainRequest, EpochView,

@@ -15,7 +15,7 @@ use crate::endpoints::{Access, ENDPOINTS, Endpoint, Method, SuccessBody};
 use crate::table::{self, Table, Treatment};
 use crate::{
     alerts, anthropic, doctor, downloads, fits, live, logs, ollama, openai, plan, responses, session,
-    telemetry, updates, view,
+    telemetry, tokens, updates, view,
 };
 
 #[derive(OpenApi)]
@@ -32,6 +32,7 @@ use crate::{
     openai::Tokenized,
     openai::Detokenized,
     openai::RenderedPrompt,
+    tokens::TokenizerInfo,
     responses::Response,
     responses::ResponseEvent,
     responses::ResponseDeleted,

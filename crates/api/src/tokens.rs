@@ -1,6 +1,9 @@
 //! What a model's tokenizer and chat template make of something. Nothing is generated for it, and nothing
 //! placed.
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use crate::generate::{ChatMessage, Reasoning, Tools};
 
 /// Most tokens whose texts are shown one by one.
@@ -37,6 +40,8 @@ pub enum TokensQuestion {
     Decode(Vec<u32>),
     /// What template and vocabulary have a form for.
     Capabilities,
+    /// What whoever writes prompts by themselves has to know.
+    Tokenizer,
 }
 
 /// A conversation for the model's template.
@@ -65,6 +70,30 @@ pub struct TokensAnswer {
     pub context_tokens: u32,
     /// What the model has a form for.
     pub capabilities: Capabilities,
+    /// What whoever writes prompts by themselves has to know.
+    pub tokenizer: TokenizerInfo,
+}
+
+/// Whose tokenizer is asked for.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenizerQuery {
+    /// Name or id of a model; left out, it is the one that is placed.
+    pub model: Option<String>,
+}
+
+/// The answer of `/tokenizer_info`, by the names of `tokenizer_config.json`.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, ToSchema)]
+pub struct TokenizerInfo {
+    /// The chat template, as the model's files have it; absent where they have none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
+    /// The token that begins a text, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bos_token: Option<String>,
+    /// The token that ends a text, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub eos_token: Option<String>,
 }
 
 /// What a model's template and vocabulary have a form for.

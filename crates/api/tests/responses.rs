@@ -135,3 +135,21 @@ fn what_coding_agents_send_by_default_passes() {
     let effort = ask(json!({"reasoning": {"effort": "none"}})).expect("it passes").reasoning;
     assert_eq!(effort, Reasoning::Off);
 }
+
+#[test]
+fn an_answer_names_its_format_whatever_was_asked_for() {
+    let format = |text: Value| {
+        let asked =
+            ResponsesRequest::parse(json!({"model": "m", "input": "hi", "text": text})).expect("it passes");
+        asked.head("1", 0).text
+    };
+    let plain = json!({"format": {"type": "text"}});
+    assert_eq!(
+        (format(Value::Null), format(json!({})), format(json!({"format": null}))),
+        (plain.clone(), plain.clone(), plain)
+    );
+    let beside = json!({"verbosity": "medium", "format": {"type": "text"}});
+    assert_eq!(format(json!({"verbosity": "medium"})), beside);
+    let object = json!({"format": {"type": "json_object"}});
+    assert_eq!(format(object.clone()), object);
+}

@@ -139,7 +139,7 @@ fn what_cannot_be_kept_to_is_refused_before_the_first_token() {
         (schema(json!("text")), "a schema is an object"),
         (schema(json!({"type": "string", "pattern": "(?=x)y"})), "cannot be kept to"),
         (schema(deep), "nested deeper"),
-        (schema(json!({"enum": many})), "at most"),
+        (schema(json!({"enum": many})), "more than 20000 places and values"),
         (chat(json!({"response_format": {"type": "xml"}})), "unknown format"),
         (chat(json!({"grammar": {"lark": "start: x"}})), "cannot be kept to"),
         (chat(json!({"grammar": {"regex": "("}})), "cannot be kept to"),

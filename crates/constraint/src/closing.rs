@@ -111,7 +111,7 @@ mod tests {
             json!({"properties": properties, "additionalProperties": {"type": "integer"}}),
             json!({"properties": properties, "patternProperties": {"^b": {"type": "integer"}}}),
             json!({"properties": properties, "required": ["a", "b"]}),
-            json!({"properties": properties, "minProperties": 2}),
+            json!({"properties": properties, "minProperties": 2, "required": ["a"]}),
             json!({"allOf": [{"properties": properties}, {"properties": {"b": {"type": "integer"}}}]}),
             json!({"properties": properties, "anyOf": [{"required": ["a"]}, {"properties": {"b": {}}}]}),
             json!({"properties": properties, "oneOf": [{"required": ["a"]}, {"properties": {"b": {}}}]}),

@@ -537,6 +537,33 @@ fn what_the_engine_does_not_take_is_an_error_in_short() {
     assert!(ENGINE.ends_with("1.9.1"));
 }
 
+/// Country codes, and tools with hundreds of values in several of their properties.
+#[test]
+fn long_lists_of_values_in_many_properties_are_followed() {
+    let compiler = compiler();
+    let codes = |of: usize| (0..300).map(|i| format!("value {of}/{i:03}")).collect::<Vec<_>>();
+    let name = |of: usize| format!("p{of}");
+    let field = |of: usize| (name(of), json!({"type": "string", "description": "one", "enum": codes(of)}));
+    let layout = json_layout(&json!({
+        "type": "object", "properties": (0..12).map(field).collect::<serde_json::Map<_, _>>(),
+        "required": (0..12).map(name).collect::<Vec<_>>(), "additionalProperties": false,
+    }));
+    let answer = |last: &str| {
+        let fields: Vec<String> = (0..11).map(|of| format!("\"p{of}\": \"value {of}/{of:03}\"")).collect();
+        format!("{{{}, \"p11\": \"{last}\"}}", fields.join(", "))
+    };
+    assert!(takes(&compiler, &layout, &answer("value 11/299")));
+    assert!(
+        !takes(&compiler, &layout, &answer("value 11/300"))
+            && !takes(&compiler, &layout, &answer("value 10/299"))
+    );
+    let many: Vec<String> = (0..2_000).map(|i| format!("{i:05} {}", "long ".repeat(8))).collect();
+    let long = json_layout(&json!({"enum": many}));
+    assert!(
+        takes(&compiler, &long, &format!("\"{}\"", many[1_999])) && !takes(&compiler, &long, "\"02000\"")
+    );
+}
+
 #[test]
 fn keys_of_any_signs_come_as_json_spells_them() {
     let compiler = compiler();

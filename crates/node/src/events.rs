@@ -1,6 +1,7 @@
 //! What comes to the run loop, and the queues in front of it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use exo_accelerators::DeviceInfo;
 use exo_cluster::EngineId;
@@ -44,8 +45,11 @@ pub enum Event {
     /// Somebody waits for the answer to a question.
     Asked { question: Question, answer: oneshot::Sender<Answer> },
     /// Run the sequences of a request.
-    Started { request: Box<StartRequest>, events: mpsc::UnboundedSender<SequenceEvent> },
+    Started { request: Box<StartRequest>, events: mpsc::UnboundedSender<ToldEvent> },
 }
+
+/// What a request is told, and when the machine said it: the task that reads it may come to it late.
+pub type ToldEvent = (Instant, SequenceEvent);
 
 /// What is to be known of devices.
 pub enum DeviceEvent {

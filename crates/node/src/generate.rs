@@ -1,15 +1,12 @@
 //! One request from messages to text: template, tokens, stop strings, events. The tokens come from the node's
 //! machine.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use exo_api::{
     ChatMessage, Delta, FinishReason, GenerateError, GenerateEvent, GenerateRequest, GenerateStream, Prompt,
-    Reasoning, RequestPart, Resumed, StepTimesView, Summary, Timings, Tools, Usage,
+    Reasoning, RequestPart, Tools,
 };
-use exo_cluster::DraftCounts;
 use exo_cluster::wire::{Busy, EndReason, limits};
 use exo_machine::SequenceEvent;
 use exo_tokenizer::{ChatError, ChatTemplate, EncodeOptions, RenderOptions};
@@ -20,6 +17,7 @@ use crate::constrain;
 use crate::events::EventSender;
 use crate::library::OpenModel;
 use crate::outlet::{Sink, sink};
+use crate::progress::Progress;
 use crate::refusals::invalid;
 use crate::running::{Prepared, PreparedPrompt, Running};
 use crate::token_check::TokenCheck;
@@ -281,7 +279,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
     let given = resumed.map(|resumed| resumed.choices).unwrap_or_default();
     let is_resumed = !given.is_empty();
     let mut opening = Some(given);
-    while let Some(event) = running.events.recv().await {
+    while let Some((at, event)) = running.events.recv().await {
         match event {
             SequenceEvent::Queued(wait) => sink.send(GenerateEvent::Queued { reason: wait.to_string() })?,
             SequenceEvent::Watched => sink.send(GenerateEvent::Watched)?,
@@ -290,7 +288,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                     checked.sampled_by(&last_node, stages);
                 }
                 let tokens = choices.get(usize::from(index)).map_or(0, Choice::tokens);
-                progress.start(index, tokens, kernels, stages);
+                progress.start(at, index, tokens, kernels, stages);
                 if let Some(given) = opening.take() {
                     open_answer(sink, &running, count)?;
                     progress.resume(&given);
@@ -298,7 +296,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                 }
             }
             SequenceEvent::Token { index, token } => {
-                progress.token();
+                progress.token(at, index);
                 let Some(choice) = choices.get_mut(usize::from(index)) else { continue };
                 take_token(sink, &running, choice, checked.get_mut(usize::from(index)), &token)?;
             }
@@ -316,7 +314,7 @@ async fn pump(mut running: Running, sink: &Sink) -> Result<(), GenerateError> {
                 // for.
                 let is_empty = running.request.max_tokens == Some(0);
                 let end = if is_empty { EndReason::MaxTokens } else { reason };
-                finish(sink, choice, end, &progress.kernels)?;
+                finish(sink, choice, end, progress.kernels())?;
             }
             SequenceEvent::Refused(error) => return Err(error),
             SequenceEvent::Failed { kind: FailureKind::QueueFull, busy: Some(busy), .. } => {
@@ -442,144 +440,5 @@ fn failure(running: &Running, kind: FailureKind, message: String, progress: &Pro
             reason: message,
         },
         kind => GenerateError::Failed { kind, message },
-    }
-}
-
-/// Interruptions that an answer names.
-const RESUMED_MAX: usize = 64;
-
-/// Times and totals of a request.
-struct Progress {
-    arrived: Instant,
-    prompt_tokens: u32,
-    started: Option<Instant>,
-    first_token: Option<Instant>,
-    last_token: Option<Instant>,
-    tokens: u32,
-    /// Of each prompt, over all its choices that ended: those that were cached for each of them.
-    cached_tokens: BTreeMap<u16, u32>,
-    choices: u16,
-    /// Of all choices that ended.
-    drafts: DraftCounts,
-    kernels: Vec<String>,
-    stages: u32,
-    /// Choices that have begun.
-    begun: BTreeSet<u16>,
-    resumed: Vec<Resumed>,
-    times: Option<StepTimesView>,
-}
-
-impl Progress {
-    fn new(arrived: Instant, prompt_tokens: u32, choices: u16) -> Self {
-        Self {
-            arrived,
-            prompt_tokens,
-            started: None,
-            first_token: None,
-            last_token: None,
-            tokens: 0,
-            cached_tokens: BTreeMap::new(),
-            choices: choices.max(1),
-            drafts: DraftCounts::default(),
-            kernels: Vec::new(),
-            stages: 0,
-            times: None,
-            begun: BTreeSet::new(),
-            resumed: Vec::new(),
-        }
-    }
-
-    fn is_started(&self) -> bool {
-        self.started.is_some()
-    }
-
-    /// A choice starts, or goes on behind so many tokens.
-    fn start(&mut self, index: u16, after_tokens: u32, kernels: Vec<String>, stages: u32) {
-        if !self.begun.insert(index) {
-            let new = kernels.iter().filter(|kernel| !self.kernels.contains(kernel));
-            let new: Vec<String> = new.cloned().collect();
-            self.kernels.extend(new);
-            self.stages = stages;
-            self.resumed.retain(|last| (last.index, last.after_tokens) != (index, after_tokens));
-            if self.resumed.len() < RESUMED_MAX {
-                self.resumed.push(Resumed { index, after_tokens, kernels });
-            }
-        } else if self.started.is_none() {
-            (self.started, self.kernels, self.stages) = (Some(Instant::now()), kernels, stages);
-        }
-    }
-
-    /// The answer goes on behind what another node had of each choice.
-    fn resume(&mut self, given: &[Vec<SampledToken>]) {
-        for (index, tokens) in (0u16..).zip(given).take(RESUMED_MAX) {
-            let (after_tokens, kernels) = (tokens.len() as u32, self.kernels.clone());
-            self.resumed.push(Resumed { index, after_tokens, kernels });
-        }
-    }
-
-    fn token(&mut self) {
-        let now = Instant::now();
-        self.first_token.get_or_insert(now);
-        self.last_token = Some(now);
-        self.tokens += 1;
-    }
-
-    /// A choice ended that found so many of the prompt's tokens cached, and so many of its own guessed.
-    fn ended(&mut self, index: u16, cached_tokens: u32, drafts: DraftCounts) {
-        let least = self.cached_tokens.entry(index / self.choices).or_insert(cached_tokens);
-        *least = (*least).min(cached_tokens);
-        self.drafts.accepted += drafts.accepted;
-        self.drafts.rejected += drafts.rejected;
-    }
-
-    fn add_times(&mut self, times: Option<StepTimesView>) {
-        match (&mut self.times, times) {
-            (Some(all), Some(times)) => all.add(times),
-            (none @ None, times) => *none = times,
-            (Some(_), None) => {}
-        }
-    }
-
-    fn summary(&self, running: &Running, choices: &[Choice]) -> Summary {
-        let ms = |at: Option<Instant>| at.map_or(0.0, |t| (t - self.arrived).as_secs_f64() * 1e3);
-        let rate = |n: u32, from: Option<Instant>, to: Option<Instant>| {
-            let seconds = (to? - from?).as_secs_f64();
-            (n > 0 && seconds > 0.0).then(|| f64::from(n) / seconds)
-        };
-        let first_generated = choices.len() as u32;
-        // Of a prompt whose beginning was kept only the rest was computed.
-        let cached_tokens: u32 = self.cached_tokens.values().sum();
-        Summary {
-            usage: Usage {
-                prompt_tokens: self.prompt_tokens,
-                completion_tokens: choices.iter().map(Choice::tokens).sum(),
-                cached_tokens,
-                accepted_drafts: self.drafts.accepted,
-                rejected_drafts: self.drafts.rejected,
-                reasoning_tokens: choices.iter().map(Choice::reasoning_tokens).sum(),
-            },
-            timings: Timings {
-                queued_ms: ms(self.started),
-                ttft_ms: ms(self.first_token),
-                prompt_tokens_per_s: rate(
-                    self.prompt_tokens.saturating_sub(cached_tokens),
-                    self.started,
-                    self.first_token,
-                ),
-                tokens_per_s: rate(
-                    self.tokens.saturating_sub(first_generated),
-                    self.first_token,
-                    self.last_token,
-                ),
-            },
-            times: self.times.clone(),
-            model_id: running.open.id.to_full(),
-            kernels: self.kernels.clone(),
-            stages: self.stages,
-            resumed: self.resumed.clone(),
-            unenforced: running.prepared.plan.unenforced.clone(),
-            left_out_messages: running.prepared.left_out_messages,
-            left_out_tools: running.request.left_out_tools.clone(),
-        }
     }
 }

@@ -69,6 +69,7 @@ mod packets;
 mod pairing;
 pub mod planning;
 mod prediction_events;
+mod progress;
 mod questions;
 mod reference_error;
 mod refusals;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exo_machine::{Answer, Effect, Input, NodeMachine, Notice, ReplyId, SequenceEvent, StreamId};
 use exo_telemetry::OwnFacts;
@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, mpsc, oneshot, watch};
 use tokio::time::Sleep;
 
 use crate::clock::Clock;
-use crate::events::{DeviceEvent, Event, Inbox};
+use crate::events::{DeviceEvent, Event, Inbox, ToldEvent};
 use crate::hands::Hands;
 use crate::sample_pace::SamplePace;
 use crate::telemetry::Telemetry;
@@ -35,7 +35,7 @@ pub struct RunLoop {
     clock: Clock,
     replies: BTreeMap<ReplyId, oneshot::Sender<Answer>>,
     reply_last: u64,
-    streams: BTreeMap<StreamId, mpsc::UnboundedSender<SequenceEvent>>,
+    streams: BTreeMap<StreamId, mpsc::UnboundedSender<ToldEvent>>,
     /// What clients are told behind all else that an input brings: an engine must not wait for their tasks to
     /// be woken.
     told: Vec<(StreamId, SequenceEvent)>,
@@ -170,6 +170,7 @@ impl RunLoop {
     }
 
     fn carry_out(&mut self, effects: Vec<Effect>) {
+        let at = Instant::now();
         for effect in effects {
             match effect {
                 Effect::Reply { reply, answer } => {
@@ -192,7 +193,7 @@ impl RunLoop {
             }
         }
         for (stream, event) in self.told.drain(..) {
-            if self.streams.get(&stream).is_none_or(|events| events.send(event).is_err()) {
+            if self.streams.get(&stream).is_none_or(|events| events.send((at, event)).is_err()) {
                 tracing::trace!(stream = stream.0, "an event of a request for who has gone");
             }
         }

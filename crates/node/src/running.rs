@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use exo_api::GenerateRequest;
-use exo_machine::SequenceEvent;
 use exo_types::{Constraint, RequestId};
 use tokio::sync::mpsc;
 
 use crate::constrain::AnswerPlan;
-use crate::events::EventSender;
+use crate::events::{EventSender, ToldEvent};
 use crate::library::OpenModel;
 
 pub struct Prepared {
@@ -40,7 +39,7 @@ pub struct Running {
     pub name: RequestId,
     pub open: Arc<OpenModel>,
     pub prepared: Prepared,
-    pub events: mpsc::UnboundedReceiver<SequenceEvent>,
+    pub events: mpsc::UnboundedReceiver<ToldEvent>,
     pub node: EventSender,
     pub arrived: Instant,
 }

@@ -2,7 +2,8 @@
 
 use exo_api::tokens::PIECES_MAX;
 use exo_api::{
-    Capabilities, ChatPrompt, GenerateError, RequestPart, TokensAnswer, TokensQuestion, TokensRequest,
+    Capabilities, ChatPrompt, GenerateError, RequestPart, TokenizerInfo, TokensAnswer, TokensQuestion,
+    TokensRequest,
 };
 
 use crate::generate::{chat_tokens, check_tokens, encode, render_chat};
@@ -34,6 +35,14 @@ pub fn answer(
                 tools: open.calls().is_ok(),
                 thinking: open.thought().is_some(),
                 infill: open.tokenizer.encode_infill("", "").is_ok_and(|tokens| tokens.is_some()),
+            };
+        }
+        TokensQuestion::Tokenizer => {
+            let text = |id: Option<u32>| id.and_then(|id| open.tokenizer.token_text(id));
+            answer.tokenizer = TokenizerInfo {
+                chat_template: open.model.chat_template.clone(),
+                bos_token: text(open.tokenizer.bos().or(open.model.config.bos)),
+                eos_token: text(open.tokenizer.eos()),
             };
         }
         TokensQuestion::Decode(tokens) => answer.text = decode(open, &tokens, text_bytes_max)?,

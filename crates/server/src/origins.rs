@@ -34,7 +34,7 @@ const PRIVATE_NETWORK: [HeaderName; 2] = [
     HeaderName::from_static("access-control-allow-private-network"),
 ];
 /// The routes for text: all that a page of another site may use.
-const PATHS: [&str; 3] = ["/tokenize", "/detokenize", "/apply-template"];
+const PATHS: [&str; 4] = ["/tokenize", "/detokenize", "/apply-template", "/tokenizer_info"];
 const PATHS_BELOW: [&str; 2] = ["/v1/", "/api/"];
 
 /// The origin of a page that may use the models, as browsers write it: `app://obsidian.md`,

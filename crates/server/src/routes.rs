@@ -61,6 +61,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(tokens::apply_template))
+        .route("/tokenizer_info", get(tokens::tokenizer_info))
         .route_layer(from_fn_with_state((app.clone(), Need::Principal), need));
     let scraped = Router::new()
         .route("/metrics", get(metrics::metrics))

@@ -1,18 +1,20 @@
-//! `/tokenize`, `/detokenize` and `/apply-template`.
+//! `/tokenize`, `/detokenize`, `/apply-template` and `/tokenizer_info`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::{Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use exo_api::openai::{Detokenized, RenderedPrompt, Tokenized, TokensBody};
-use exo_api::{BadParam, TokensAnswer};
+use exo_api::{BadParam, TokenizerQuery, TokensAnswer, TokensQuestion, TokensRequest};
 use serde_json::Value;
 
 use crate::app::App;
 use crate::body::{json, read_json};
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
+use crate::telemetry::taken;
 
 /// `POST /tokenize`
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
@@ -33,6 +35,19 @@ pub async fn detokenize(State(app): State<Arc<App>>, request: Request) -> Result
 pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
     let read = |body, _: &str| Ok(TokensBody::parse_apply_template(body)?);
     ask(&app, request, read, |answer, _, _| json(&RenderedPrompt { prompt: answer.text })).await
+}
+
+/// `GET /tokenizer_info`
+pub async fn tokenizer_info(
+    State(app): State<Arc<App>>,
+    query: Result<Query<TokenizerQuery>, QueryRejection>,
+) -> Result<Response, ApiError> {
+    let model = match taken(query)?.model {
+        Some(model) => model,
+        None => placed_model(&app).await?,
+    };
+    let request = TokensRequest { model, question: TokensQuestion::Tokenizer, with_pieces: false };
+    Ok(json(&app.tokens(Dialect::Tokens { asked_in: "model" }, request).await?.tokenizer))
 }
 
 async fn ask(

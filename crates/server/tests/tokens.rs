@@ -1,4 +1,4 @@
-//! `/tokenize`, `/detokenize` and `/apply-template` over the wire.
+//! `/tokenize`, `/detokenize`, `/apply-template` and `/tokenizer_info` over the wire.
 
 use crate::common::{quick, start, start_with};
 use exo_server::{ApiKey, ServerOptions};
@@ -20,6 +20,11 @@ async fn each_body_is_answered_in_the_shape_of_its_server() {
     assert_eq!(text, json!({"content": "text", "prompt": "text"}));
     let chat = r#"{"messages":[{"role":"user","content":"Hi"}]}"#;
     assert_eq!(server.post("/apply-template", chat).await.json(), json!({"prompt": "text"}));
+    for path in ["/tokenizer_info", "/tokenizer_info?model=good"] {
+        assert_eq!(server.get(path).await.json(), json!({"eos_token": "<end>"}), "{path}");
+    }
+    assert_eq!(server.get("/tokenizer_info?model=nothing").await.error(), "404 model_not_found model");
+    assert_eq!(server.get("/tokenizer_info?modle=good").await.error(), "400 invalid_value");
 }
 
 #[tokio::test]
@@ -52,4 +57,5 @@ async fn questions_to_a_tokenizer_need_the_key_as_well() {
     for path in ["/tokenize", "/detokenize", "/apply-template"] {
         assert_eq!(server.post(path, "{}").await.error(), "401 missing_api_key", "{path}");
     }
+    assert_eq!(server.get("/tokenizer_info").await.error(), "401 missing_api_key");
 }

@@ -3283,6 +3283,16 @@ export type Tokenized = {
   tokens: TokenList;
 };
 
+/** The answer of `/tokenizer_info`, by the names of `tokenizer_config.json`. */
+export type TokenizerInfo = {
+  /** The token that begins a text, where there is one. */
+  bos_token?: string | null;
+  /** The chat template, as the model's files have it; absent where they have none. */
+  chat_template?: string | null;
+  /** The token that ends a text, where there is one. */
+  eos_token?: string | null;
+};
+
 /** A call in a message that comes back. */
 export type ToolCall = {
   /** Name and arguments of the call. */

@@ -70,7 +70,7 @@ impl ResponsesRequest {
         let listed: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
         let tool_choice = fields.take_value("tool_choice").unwrap_or_else(|| "auto".into());
         let parallel_tool_calls = fields.take("parallel_tool_calls", "true or false")?.unwrap_or(true);
-        let text = fields.take_value("text").unwrap_or_else(|| json!({"format": {"type": "text"}}));
+        let text = with_format(fields.take_value("text").unwrap_or_else(|| json!({})));
         let reasoning =
             fields.take_value("reasoning").unwrap_or_else(|| json!({"effort": null, "summary": null}));
         let top_logprobs: Option<u8> = fields.take("top_logprobs", "a whole number between 0 and 20")?;
@@ -319,6 +319,16 @@ fn allowed_name(tool: Value, path: &str, tools: &[ToolDefinition]) -> Result<Str
     check_known(&fields.name("name"), &name, tools)?;
     fields.finish()?;
     Ok(name)
+}
+
+/// Clients read the format out of every answer, whether or not they asked for one.
+fn with_format(mut text: Value) -> Value {
+    if let Some(words) = text.as_object_mut()
+        && words.get("format").is_none_or(Value::is_null)
+    {
+        words.insert("format".to_owned(), json!({"type": "text"}));
+    }
+    text
 }
 
 fn format_of(text: Value) -> Result<AnswerFormat, BadParam> {

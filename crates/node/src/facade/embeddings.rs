@@ -152,7 +152,7 @@ impl Embedding {
         let (tx, mut events) = mpsc::unbounded_channel();
         node.post(Event::Started { request: Box::new(start), events: tx });
         let _cancel = CancelOnDrop { request: self.request.request, node: node.clone() };
-        while let Some(event) = events.recv().await {
+        while let Some((at, event)) = events.recv().await {
             // Why it waits may be told without an end; only the node's watch over it is a sign of life.
             if !matches!(event, SequenceEvent::Queued(_)) {
                 heard();
@@ -160,7 +160,7 @@ impl Embedding {
             match event {
                 SequenceEvent::Queued(_) | SequenceEvent::Watched => {}
                 SequenceEvent::Started { kernels, .. } => {
-                    self.started.get_or_insert_with(Instant::now);
+                    self.started.get_or_insert(at);
                     self.kernels.extend(kernels);
                 }
                 SequenceEvent::Token { index, token } => {

@@ -30,7 +30,7 @@ impl NodeFacade {
                 (text, text + chat.messages.len() * MESSAGE_BYTES)
             }
             TokensQuestion::Decode(tokens) => (0, size_of_val(tokens.as_slice())),
-            TokensQuestion::Capabilities => (0, 0),
+            TokensQuestion::Capabilities | TokensQuestion::Tokenizer => (0, 0),
         };
         check_prompt_text(text_bytes, text_bytes_max, limits.context_tokens)?;
         let answer = move || tokens::answer(&open, request, limits.context_tokens, text_bytes_max);

@@ -17,7 +17,7 @@ use exo_api::{
     MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
     PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery,
     SeriesView, Severity, SignOfLife, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece,
-    TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
+    TokenizerInfo, TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -400,6 +400,7 @@ impl Facade for Fake {
             text: "text".into(),
             context_tokens: 4096,
             capabilities: Capabilities { tools: true, thinking: false, infill: true },
+            tokenizer: TokenizerInfo { eos_token: Some("<end>".into()), ..TokenizerInfo::default() },
         };
         Box::pin(async move {
             if request.model == "good" || request.model == "ab".repeat(32) {
