@@ -219,6 +219,10 @@ impl<'a> PartFile<'a> {
             if work.is_over() {
                 return Err(HubError::Cancelled);
             }
+            let index = index_at(start);
+            if work.is_here(index) {
+                return Ok(()); // the hub was sooner
+            }
             // A hub that is away is not asked for each of them: it may take long to say so.
             let is_whole =
                 holes.is_empty() || (!is_hub_away && self.fill_holes(holes, start, given_range.bytes)?);
@@ -227,7 +231,6 @@ impl<'a> PartFile<'a> {
                 leave((start, end));
                 return Ok(());
             }
-            let index = index_at(start);
             self.store(index, start, given_range.bytes)?;
             work.write_given(index);
             given += end - start;

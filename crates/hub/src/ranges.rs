@@ -89,6 +89,8 @@ impl From<HubError> for RangeError {
 /// What has come of a chunk. Its memory is used for the next one again, without being cleared.
 #[derive(Default)]
 struct PartialChunk {
+    /// Which one it is.
+    index: Option<u32>,
     memory: Vec<u8>,
     /// Bytes that came.
     len: usize,
@@ -106,8 +108,16 @@ impl PartialChunk {
     }
 
     fn clear(&mut self) {
-        (self.len, self.stored, self.slow_count) = (0, 0, 0);
+        (self.index, self.len, self.stored, self.slow_count) = (None, 0, 0, 0);
         self.blocks.clear();
+    }
+
+    /// What came of another chunk is of no use for this one.
+    fn begin(&mut self, index: u32) {
+        if self.index != Some(index) {
+            self.clear();
+            self.index = Some(index);
+        }
     }
 
     /// Reads on: of a chunk of `len` bytes, to `memory_len` bytes in memory at most; how many came.
@@ -209,14 +219,23 @@ impl Fetch<'_> {
         partial: &mut PartialChunk,
         tries: &mut u32,
     ) -> Result<(), RangeError> {
-        let Some((next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
+        let Some((mut next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
+        partial.begin(next);
+        if partial.len == 0 {
+            self.work.clear_in_flight(fetcher);
+        }
         let start = self.work.range(next).0 + partial.len as u64;
         let stop = self.work.range(end - 1).1;
         let answer = self.open(start, stop)?;
         let mut body = answer.body.into_reader();
-        while let Some((next, _)) = self.work.claimed(fetcher) {
+        // Where another source was sooner, the claim begins behind what this answer goes on with.
+        while self.work.claimed(fetcher).is_some_and(|(claimed, _)| claimed == next) {
+            partial.begin(next);
             let (from, to) = self.work.range(next);
             let read = self.read_chunk(fetcher, &mut body, partial, (from, to));
+            if self.work.is_here(next) {
+                break;
+            }
             if let ChunkStore::Pieces(pieces) = &self.store {
                 partial.store(from, *pieces)?; // what came before a failure stays
             }
@@ -228,15 +247,18 @@ impl Fetch<'_> {
             }
             self.work.write(fetcher, next);
             partial.clear();
+            next += 1;
             *tries = 0;
             if !self.work.is_wanted(fetcher) {
                 self.work.release(fetcher);
             }
         }
+        self.work.clear_in_flight(fetcher);
         Ok(())
     }
 
-    /// Reads on until the chunk is whole. What came before a failure stays in `partial`.
+    /// Reads on until the chunk is whole, or here from elsewhere. What came before a failure stays in
+    /// `partial`.
     fn read_chunk(
         &self,
         fetcher: usize,
@@ -270,6 +292,9 @@ impl Fetch<'_> {
             self.work.receive(fetcher, came);
             if self.work.is_over() || self.limit.take(came, self.cancel) {
                 return Err(HubError::Cancelled.into());
+            }
+            if partial.index.is_some_and(|index| self.work.is_here(index)) {
+                return Ok(());
             }
             // Others may have come since this one began.
             let slow_part = self.chunk_rate.load(Ordering::Relaxed) / SLOW_PART;

@@ -226,8 +226,9 @@ fn a_disk_that_takes_no_more_in_the_middle_of_a_file_ends_the_fetch_and_is_not_t
             _ => Err(HubError::Disk { attempt: "write", path: "/d/m".into(), source: fails() }),
         };
         let wanted: Vec<u32> = (0..12).collect();
+        let cancel = Cancel::default();
         let fetched =
-            file.fetch_chunks(&client, CHUNK as u32, &wanted, &Cancel::default(), &store, &mut |_| {});
+            file.fetch_chunks(&client, CHUNK as u32, &wanted, &cancel, (&store, &|_| false), &mut |_| {});
         let error = fetched.unwrap_err();
         assert!(
             matches!(&error, HubError::Disk { source, .. } if source.kind() == fails().kind()),
@@ -691,6 +692,20 @@ fn broken_stalled_and_unavailable_answers_cost_their_range_only() {
         assert!(begun.elapsed() < Duration::from_secs(20), "{name}: {:?}", begun.elapsed());
         std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
     }
+}
+
+#[test]
+fn what_a_crawling_range_holds_at_the_end_of_a_file_another_range_brings() {
+    let bench = one_file(9 * CHUNK + 5);
+    bench.hub.set_faults(Faults { crawl_every: 4, ..Faults::default() });
+    let mut settings = bench.settings();
+    // Only after three of these the crawling range itself would be asked for again.
+    settings.stall = Duration::from_secs(5);
+    let begun = Instant::now();
+    let fetched = bench.pull_with(&Client::new(settings), "hf.co/org/repo").unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(9 * CHUNK + 5));
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    assert!(bench.hub.sent_bytes() < 14 * CHUNK as u64, "{} bytes", bench.hub.sent_bytes());
 }
 
 #[test]
