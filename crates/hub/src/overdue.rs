@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// answer.
 const SLOW_AFTER: Duration = Duration::from_secs(5);
 /// What is asked for twice must be here so much earlier.
-const GAIN_MIN: Duration = Duration::from_secs(1);
+const GAIN_MIN: Duration = Duration::from_secs(2);
 
 /// How long the answers of one source take: of a range, of a member, of the hub.
 #[derive(Clone, Debug)]
@@ -114,8 +114,8 @@ mod tests {
         let (pace, now) = source(10 * MS);
         let at = |ms: u32| now + ms * MS;
         assert!(
-            !pace.is_overdue(at(1000), (0, 0.0), Some(10 * MS))
-                && pace.is_overdue(at(1030), (0, 0.0), Some(10 * MS))
+            !pace.is_overdue(at(2000), (0, 0.0), Some(10 * MS))
+                && pace.is_overdue(at(2030), (0, 0.0), Some(10 * MS))
         );
         assert!(!pace.is_overdue(at(4999), (0, 0.0), None) && pace.is_overdue(at(5000), (0, 0.0), None));
         assert!(!pace.is_slow(at(4999)) && pace.is_slow(at(5000)));

@@ -13,11 +13,11 @@ mod peers;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_hub::{BLOCK_BYTES, HubError, left_to_others};
+use exo_hub::{BLOCK_BYTES, HubError, SourcePace, left_to_others};
 use exo_machine::Holder;
 use exo_store::{ChunkRef, HubFile, Manifest, PartialModel};
 use exo_transport::Endpoint;
@@ -26,7 +26,7 @@ use futures_util::future::join_all;
 
 pub use self::peers::Received;
 use self::peers::{Destination, FileSharer, Lister, Peer, PeerKind, Tell};
-use crate::bulk::{FetchError, FetchProgress, SOURCES_MAX, SharedChunks};
+use crate::bulk::{ChunkShare, FetchError, FetchProgress, SOURCES_MAX, SharedChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
@@ -35,6 +35,11 @@ use exo_accelerators::chain;
 const BATCH_CHUNKS: usize = 64;
 /// The same at first: of two that begin at once, the one that looked first has not seen the other.
 const FIRST_BATCH_CHUNKS: usize = 8;
+/// Chunks that the hub is asked for at once because members give them too slowly.
+const HELPED_CHUNKS: usize = 8;
+/// As if the hub took so long for a chunk at least: then five seconds of a member's silence are too long, and
+/// not less than it may wait for room to answer.
+const HELPED_EACH_MIN: Duration = Duration::from_millis(1500);
 /// For what a member is fetching to come nearer: its own client notices a stall within five seconds.
 const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(20);
 /// Between two looks while the hub asks to wait, or only members give.
@@ -42,6 +47,9 @@ const WAIT_LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Between two looks whether each member has said what it has, when a fetch begins.
 const FIRST_LOOK_EVERY: Duration = Duration::from_millis(20);
+/// For members to say what they have before the hub is asked for the first time: one that is gone may take
+/// longer to be found out than that.
+const FIRST_LOOK_MAX: Duration = Duration::from_secs(3);
 
 pub struct Obtaining<'a> {
     destination: Destination<'a>,
@@ -51,8 +59,22 @@ pub struct Obtaining<'a> {
     peers: Vec<Peer<'a>>,
     /// How often a batch of the hub began or ended: odd while one is under way.
     hub_turns: AtomicU64,
-    /// Whether the last batch came.
-    is_hub_giving: AtomicBool,
+    /// Held while a batch is under way.
+    hub_turn: tokio::sync::Mutex<()>,
+    /// How fast the chunks of batches come.
+    hub_pace: Mutex<SourcePace>,
+}
+
+/// A batch of the hub is under way as long as this is there.
+struct HubTurn<'a> {
+    turns: &'a AtomicU64,
+    _turn: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Drop for HubTurn<'_> {
+    fn drop(&mut self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What is left to members that are fetching it, and for how long.
@@ -115,7 +137,8 @@ impl<'a> Obtaining<'a> {
             partial,
             peers: layers.chain(of_pulls).collect(),
             hub_turns: AtomicU64::new(0),
-            is_hub_giving: AtomicBool::new(false),
+            hub_turn: tokio::sync::Mutex::default(),
+            hub_pace: Mutex::new(SourcePace::new(Instant::now())),
         }
     }
 
@@ -162,7 +185,7 @@ impl<'a> Obtaining<'a> {
                 return Ok(());
             }
             let held = self.held_by_peers(&missing);
-            let given: Vec<ChunkRef> = held.difference(&self.coming_here()).copied().collect();
+            let given: Vec<ChunkRef> = held.difference(&self.left_to_hub()).copied().collect();
             if !given.is_empty() {
                 self.take_from_peers(&given, tell).await?;
             }
@@ -182,25 +205,17 @@ impl<'a> Obtaining<'a> {
     async fn take_from_peers(&self, given: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
         let shared = SharedChunks::new(given);
         let of_hub = shared.whole();
-        // It has them all: once it gives, a member that gives nothing is waited for no longer.
-        let hub_gives = async {
-            while !self.is_hub_giving.load(Ordering::Relaxed) {
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-            of_hub.end();
-            std::future::pending::<Vec<Result<(), FetchError>>>().await
-        };
         let mut peers: Vec<&Peer<'a>> = self.peers.iter().collect();
         peers.sort_by_cached_key(|peer| Reverse(peer.state().bytes_per_s.unwrap_or(u64::MAX)));
         let (to, turns) = (self.destination, self.hub_turns.load(Ordering::Relaxed));
         let is_quiet = || turns.is_multiple_of(2) && self.hub_turns.load(Ordering::Relaxed) == turns;
-        let coming = || self.coming_here();
+        let coming = || self.left_to_hub();
         let asks: Vec<_> =
             peers.into_iter().map(|peer| peer.take(to, shared.share(), coming, is_quiet, tell)).collect();
         let taken = futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect::<Vec<_>>();
         let answers = tokio::select! {
             answers = taken => answers,
-            never = hub_gives => never,
+            error = self.help_from_hub(&of_hub, tell) => return Err(error),
         };
         for answer in answers {
             answer.map_err(|error| LibraryError::Kept(Box::new(error)))?;
@@ -208,9 +223,40 @@ impl<'a> Obtaining<'a> {
         Ok(())
     }
 
+    /// Has the hub bring what members give too slowly, whenever it brings nothing else. Never ends but with an
+    /// error of this disk.
+    async fn help_from_hub(&self, share: &ChunkShare<'_>, tell: Tell<'_>) -> LibraryError {
+        let id = self.partial.id();
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let now = Instant::now();
+            let is_idle = self.hub_turns.load(Ordering::Relaxed).is_multiple_of(2);
+            if !is_idle || self.hub.hub_wait(now).is_some() || !self.hub.is_to_be_asked(id, now) {
+                continue;
+            }
+            let each = self.hub_pace().each().map(|each| each.max(HELPED_EACH_MIN));
+            let overdue = share.take_overdue(now, each, HELPED_CHUNKS);
+            if overdue.is_empty() {
+                continue;
+            }
+            tracing::debug!(
+                chunks = overdue.len(),
+                "members give chunks slowly: the hub is asked for them, too"
+            );
+            let fetched = self.fetch_batch(&overdue, tell).await;
+            for chunk in overdue {
+                share.answered(Instant::now(), chunk, self.partial.has_chunk(chunk));
+            }
+            if let Err(error @ HubBytesError::Hub(HubError::Disk { .. })) = fetched {
+                return self.not_fetched(chain(&error));
+            }
+        }
+    }
+
     /// Asks the hub for what no member has or brings, until all chunks are here.
     async fn fetch_from_hub(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
-        while !self.has_looked() {
+        let until = Instant::now() + FIRST_LOOK_MAX;
+        while !self.has_looked() && Instant::now() < until {
             tokio::time::sleep(FIRST_LOOK_EVERY).await;
         }
         let (mut others, id) = (LeftToOthers::default(), self.partial.id());
@@ -256,12 +302,20 @@ impl<'a> Obtaining<'a> {
     }
 
     async fn fetch_batch(&self, batch: &[ChunkRef], tell: Tell<'_>) -> Result<(), HubBytesError> {
-        let mut progress = tell;
+        let _turn = HubTurn { turns: &self.hub_turns, _turn: self.hub_turn.lock().await };
         self.hub_turns.fetch_add(1, Ordering::Relaxed);
-        let fetched = self.hub.fetch(self.partial, batch, &mut progress).await;
-        self.hub_turns.fetch_add(1, Ordering::Relaxed);
-        self.is_hub_giving.store(fetched.is_ok(), Ordering::Relaxed);
-        fetched
+        self.hub_pace().ask(Instant::now());
+        let mut progress = |news: FetchProgress| {
+            if matches!(news, FetchProgress::Stored(_)) {
+                self.hub_pace().answer(Instant::now());
+            }
+            tell(news);
+        };
+        self.hub.fetch(self.partial, batch, &mut progress).await
+    }
+
+    fn hub_pace(&self) -> MutexGuard<'_, SourcePace> {
+        self.hub_pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn not_fetched(&self, reasons: String) -> LibraryError {
@@ -305,6 +359,13 @@ impl<'a> Obtaining<'a> {
     /// What fetches of this node ask the hub for at the moment.
     fn coming_here(&self) -> BTreeSet<ChunkRef> {
         self.hub.coming(self.partial.id()).into_iter().collect()
+    }
+
+    /// The same, unless the hub trickles: then members are asked for them as well.
+    fn left_to_hub(&self) -> BTreeSet<ChunkRef> {
+        let is_under_way = !self.hub_turns.load(Ordering::Relaxed).is_multiple_of(2);
+        let is_slow = is_under_way && self.hub_pace().is_slow(Instant::now());
+        if is_slow { BTreeSet::new() } else { self.coming_here() }
     }
 
     /// Whether a member may still be asked to fetch for this node.

@@ -348,7 +348,7 @@ mod tests {
         let shared = SharedChunks::new(&all);
         let (slow, fast, now) = one_is_left(&shared, &all, each);
         assert_eq!(fast.take_next(now), None, "0.9 s are not too slow");
-        let later = now + Duration::from_secs(1);
+        let later = now + Duration::from_secs(2);
         assert_eq!((fast.take_next(later), fast.take_next(later)), (Some(all[0]), None));
         assert!(slow.owes(all[0]) && !shared.is_over());
         assert!(fast.answered(later + each, all[0], true));
@@ -382,10 +382,10 @@ mod tests {
         let asked: Vec<ChunkRef> = (0..8).filter_map(|_| member.take_next(now)).collect();
         let each = Some(Duration::from_millis(100));
         let at = |ms| now + Duration::from_millis(ms);
-        assert!(hub.take_overdue(at(1000), each, 8).is_empty());
-        let taken = hub.take_overdue(at(1300), each, 8);
+        assert!(hub.take_overdue(at(2000), each, 8).is_empty());
+        let taken = hub.take_overdue(at(2300), each, 8);
         assert_eq!(taken, asked.iter().rev().copied().collect::<Vec<_>>(), "the last first");
-        taken.iter().for_each(|chunk| _ = hub.answered(at(1400), *chunk, true));
+        taken.iter().for_each(|chunk| _ = hub.answered(at(2400), *chunk, true));
         assert!(asked.iter().all(|chunk| !member.owes(*chunk)));
         // It owes nothing: it is asked for more before anything else is looked at.
         assert!(hub.take_overdue(at(9000), each, 8).is_empty());
