@@ -342,6 +342,13 @@ impl ChunkQueue {
         self.lock().in_flight.iter().sum()
     }
 
+    /// What has come and is not held yet.
+    pub(crate) fn coming_bytes(&self) -> u64 {
+        let state = self.lock();
+        let lens = state.unsynced.iter().map(|index| self.range(*index)).map(|(start, end)| end - start);
+        lens.sum::<u64>() + state.in_flight.iter().sum::<u64>()
+    }
+
     /// Nobody asks before this long has passed. How long that is in all since a chunk last came.
     pub(crate) fn hold_off(&self, time: Duration) -> Duration {
         let mut state = self.lock();

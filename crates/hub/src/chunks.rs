@@ -133,7 +133,7 @@ impl CommitFile {
                 scope.spawn(move || fetch.run(fetcher));
             }
             // Whoever stores them synchronises them: what is written counts.
-            control(&work, cancel, &|| work.is_over() || hold_written(&work), &mut |_, _| {
+            control(&work, cancel, &|| work.is_over() || hold_written(&work), &mut |_| {
                 work.note_here(is_here);
                 in_flight(work.in_flight_bytes());
             });

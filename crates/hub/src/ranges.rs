@@ -73,8 +73,8 @@ enum RangeError {
     Unavailable(Box<HubResponse>),
     /// The signed address is no good any more.
     Expired(Box<HubResponse>),
-    /// The hub asks everybody to wait.
-    Limited(Box<HubResponse>),
+    /// The hub asks everybody to wait, for so long.
+    Limited(Box<HubResponse>, Duration),
     /// An answer to another question.
     Wrong(RangeProblem, Box<Uri>),
     Final(HubError),
@@ -198,9 +198,14 @@ impl Fetch<'_> {
                     return Ok(());
                 }
             }
-            RangeError::Limited(answer) => {
-                let in_all = self.work.hold_off(retry::retry_after(&answer.headers));
-                return client::check_wait(&answer.uri, in_all, self.wait_max);
+            RangeError::Limited(answer, wait) => {
+                if answer.status != 429 {
+                    self.forget_location(); // another host may have more to spare
+                }
+                let in_all = self.work.hold_off(wait);
+                client::check_wait(&answer.uri, in_all, self.wait_max)?;
+                self.cancel.note_asked_wait(wait);
+                return Ok(());
             }
             RangeError::Wrong(problem, uri) => {
                 self.forget_location();
@@ -323,9 +328,11 @@ impl Fetch<'_> {
                 }
             })?;
         let is_elsewhere = address::origin(&answer.uri) != address::origin(&self.file.uri);
+        if let Some(wait) = retry::asked_wait(answer.status, &answer.headers, 1) {
+            return Err(RangeError::Limited(Box::new(answer), wait));
+        }
         match answer.status {
             206 | 200 => {}
-            429 => return Err(RangeError::Limited(Box::new(answer))),
             401 if !is_elsewhere && self.client.answer_challenge(&answer, self.cancel)? => {
                 return Err(RangeError::Expired(Box::new(answer)));
             }

@@ -70,7 +70,7 @@ struct HubState {
 pub enum HubBytesError {
     #[error("{}", said(.0))]
     Hub(HubError),
-    #[error("the hub asks to wait {seconds} s before the next request (429)")]
+    #[error("the hub asks to wait {seconds} s before the next request")]
     Waits { seconds: u64 },
     /// For a member: it waits no longer.
     #[error("the hub did not give the chunk within {seconds} s")]

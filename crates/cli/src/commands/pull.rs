@@ -328,8 +328,11 @@ fn fetch_here(
     let mut lines = ui::WaitLines::begin();
     let fetched = exo_hub::fetch(&client, &plan, options, cancel, &mut |p: &Progress| {
         lines.tell(&pulls::fetched_text(reference, p.done_bytes, p.total_bytes));
-        bar.set_position(p.done_bytes);
-        bar.set_message(format!("{} ({} ranges)", exo_types::printable(&p.file, 60), p.ranges));
+        bar.set_position(p.received_bytes);
+        bar.set_message(match cancel.hold_up() {
+            Some(why) => format!("asks the hub: {why}"),
+            None => format!("{} ({} ranges)", exo_types::printable(&p.file, 60), p.ranges),
+        });
     });
     bar.finish_and_clear();
     Ok(fetched?)
