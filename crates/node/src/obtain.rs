@@ -493,8 +493,9 @@ mod tests {
         assert_eq!(counts.0.load(Ordering::SeqCst), 2, "it is asked once more");
     }
 
-    #[tokio::test]
-    async fn two_members_that_have_the_chunks_share_them() {
+    /// Fetches the demo model from two members, of which the second takes so long for a chunk: how many chunks
+    /// each was asked for, how many there are, and how long that took.
+    async fn asked_of_two(second_takes: Duration) -> ([usize; 2], usize, Duration) {
         let folder = tempfile::tempdir().unwrap();
         let (from, _) = Store::open(&folder.path().join("from")).unwrap();
         let (to, _) = Store::open(&folder.path().join("to")).unwrap();
@@ -513,19 +514,35 @@ mod tests {
                 _ => (KIND_REFUSED, b"no hub here".to_vec()),
             })
         };
-        let answers = vec![answer(0), answer(1)];
-        let members = FakeMember::start_all(answers, Duration::from_millis(5)).await;
+        let answers = vec![(answer(0), Duration::from_millis(5)), (answer(1), second_takes)];
+        let members = FakeMember::start_each(answers).await;
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
         let holders: Vec<Holder> =
             members.iter().map(|m| Holder { node: m.node, addresses: vec![m.address] }).collect();
         let obtaining = Obtaining::new(&members[0].own, &hub, &partial, (&holders, &[]), &|_, _| {});
         let all: Vec<ChunkRef> =
             (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
-        obtaining.run(&all, &mut |_| {}).await.unwrap();
+        let (begun, mut stored) = (Instant::now(), 0);
+        let mut note = |news| stored += usize::from(matches!(news, FetchProgress::Stored(_)));
+        obtaining.run(&all, &mut note).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
-        let asked = [0, 1].map(|number: usize| asked[number].load(Ordering::SeqCst));
+        assert_eq!(stored, all.len(), "each counts once");
+        ([0, 1].map(|number: usize| asked[number].load(Ordering::SeqCst)), all.len(), begun.elapsed())
+    }
+
+    #[tokio::test]
+    async fn two_members_that_have_the_chunks_share_them() {
+        let (asked, chunks, _) = asked_of_two(Duration::from_millis(5)).await;
         assert!(asked.iter().all(|count| *count > 0), "{asked:?}");
-        assert_eq!(asked.iter().sum::<usize>(), all.len());
+        assert_eq!(asked.iter().sum::<usize>(), chunks);
+    }
+
+    #[tokio::test]
+    async fn what_a_trickling_member_was_asked_for_at_the_end_another_member_brings() {
+        let (asked, _, took) = asked_of_two(Duration::from_millis(1500)).await;
+        assert!(asked[1] > 0, "{asked:?}");
+        // Eight chunks are asked of a member ahead.
+        assert!(took < Duration::from_secs(9), "{took:?}");
     }
 
     const NAME: &str = "tiny-Q8_0.gguf";
