@@ -490,7 +490,7 @@ impl State {
                 self.is_overdue(fetcher, now, each, end - next - 1).then_some((next, end))
             })
             .collect();
-        let brings = |claim: &&Claim, index: u32| claim.0 <= index && index < claim.1;
+        let brings = |claim: &&Claim, index: u32| (claim.0..claim.1).contains(&index);
         // One that two bring already waits until both are too slow.
         let is_of_slow_alone = |claim: &&Claim| {
             let all = self.claims.iter().flatten().filter(|other| brings(other, claim.1 - 1)).count();
@@ -541,7 +541,8 @@ impl State {
     /// Takes a chunk that is here out of all claims. What stood behind it in one is missing.
     fn withdraw(&mut self, index: u32) {
         for fetcher in 0..self.claims.len() {
-            let Some((next, end)) = self.claims[fetcher].filter(|c| c.0 <= index && index < c.1) else {
+            let Some((next, end)) = self.claims[fetcher].filter(|(next, end)| (*next..*end).contains(&index))
+            else {
                 continue;
             };
             if next == index {
@@ -675,7 +676,7 @@ mod tests {
         assert_eq!(work.claim(0), Some((2, 3)));
     }
 
-    /// Of two fetchers of three chunks the first one took so long for its only one, and the second one is
+    /// Of two fetchers of two chunks the first one took so long for its own, and the second one is
     /// silent for so long with its; of that it has this part.
     fn with_a_slow_one(took: Duration, silence: Duration, came: u64) -> ChunkQueue {
         let work = ChunkQueue::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 2);

@@ -311,6 +311,20 @@ fn while_a_neighbour_gives_what_it_has_the_hub_sends_the_rest_and_that_alone() {
     assert!(seen.is_sorted() && seen.last() == Some(&(size as u64)), "{seen:?}");
 }
 
+#[test]
+fn what_a_neighbour_gives_too_slowly_the_hub_sends_as_well() {
+    let size = 6 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let neighbour = LateNeighbour { has: bytes(size), from: 2 * CHUNK as u64, is_time: &|| false };
+    let (options, cancel, begun) = (bench.options(), Cancel::default(), Instant::now());
+    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    assert_eq!(bench.hub.sent_bytes(), size as u64);
+    assert!(begun.elapsed() < Duration::from_secs(30), "the neighbour would take a minute");
+}
+
 /// Has nothing when it is asked first, and everything a moment later.
 struct FillingNeighbour {
     has: Vec<u8>,

@@ -23,6 +23,7 @@ use exo_store::{ChunkRef, HubFile, Manifest, PartialModel};
 use exo_transport::Endpoint;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 
 pub use self::peers::Received;
 use self::peers::{Destination, FileSharer, Lister, Peer, PeerKind, Tell};
@@ -35,6 +36,8 @@ use exo_accelerators::chain;
 const BATCH_CHUNKS: usize = 64;
 /// The same at first: of two that begin at once, the one that looked first has not seen the other.
 const FIRST_BATCH_CHUNKS: usize = 8;
+/// Rounds at once in which chunks are shared out among members.
+const ROUNDS_MAX: usize = 2;
 /// Chunks that the hub is asked for at once because members give them too slowly.
 const HELPED_CHUNKS: usize = 8;
 /// As if the hub took so long for a chunk at least: then five seconds of a member's silence are too long, and
@@ -57,6 +60,8 @@ pub struct Obtaining<'a> {
     partial: &'a Arc<PartialModel>,
     /// Those that know the model, the nearest first, and then those that may pull a file of it.
     peers: Vec<Peer<'a>>,
+    /// How often chunks were shared out among members.
+    rounds_begun: AtomicU64,
     /// How often a batch of the hub began or ended: odd while one is under way.
     hub_turns: AtomicU64,
     /// Held while a batch is under way.
@@ -136,6 +141,7 @@ impl<'a> Obtaining<'a> {
             hub,
             partial,
             peers: layers.chain(of_pulls).collect(),
+            rounds_begun: AtomicU64::new(0),
             hub_turns: AtomicU64::new(0),
             hub_turn: tokio::sync::Mutex::default(),
             hub_pace: Mutex::new(SourcePace::new(Instant::now())),
@@ -177,20 +183,39 @@ impl<'a> Obtaining<'a> {
         }
     }
 
-    /// Fetches what members have until all chunks are here.
+    /// Fetches what members have until all chunks are here. What they have got while a round is under way
+    /// begins another one: a member that is slow holds up nothing that others have.
     async fn fetch_from_peers(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
+        let (mut rounds, mut due) = (FuturesUnordered::new(), Instant::now());
+        let mut in_rounds: BTreeSet<ChunkRef> = BTreeSet::new();
         loop {
             let missing = self.missing(chunks);
             if missing.is_empty() {
                 return Ok(());
             }
-            let held = self.held_by_peers(&missing);
-            let given: Vec<ChunkRef> = held.difference(&self.left_to_hub()).copied().collect();
-            if !given.is_empty() {
-                self.take_from_peers(&given, tell).await?;
+            if rounds.len() < ROUNDS_MAX && Instant::now() >= due {
+                let (mut given, left) = (self.held_by_peers(&missing), self.left_to_hub());
+                given.retain(|chunk| !left.contains(chunk) && !in_rounds.contains(chunk));
+                if !given.is_empty() {
+                    in_rounds.extend(given.iter().copied());
+                    let is_alone = rounds.is_empty();
+                    rounds.push(self.take_from_peers(given.into_iter().collect(), is_alone, tell));
+                }
             }
-            if self.missing(chunks).len() == missing.len() {
-                tokio::time::sleep(if self.has_looked() { LOOK_EVERY } else { FIRST_LOOK_EVERY }).await;
+            let look_after = match (rounds.is_empty(), self.has_looked()) {
+                (false, _) => WAIT_LOOK_EVERY,
+                (true, true) => LOOK_EVERY,
+                (true, false) => FIRST_LOOK_EVERY,
+            };
+            tokio::select! {
+                Some(given) = rounds.next() => {
+                    let given: Vec<ChunkRef> = given?;
+                    if !given.iter().any(|chunk| self.partial.has_chunk(*chunk)) {
+                        due = Instant::now() + LOOK_EVERY;
+                    }
+                    given.iter().for_each(|chunk| _ = in_rounds.remove(chunk));
+                }
+                () = tokio::time::sleep(look_after) => {}
             }
         }
     }
@@ -202,13 +227,23 @@ impl<'a> Obtaining<'a> {
 
     /// Takes chunks from a few members at once: from those first that gave fastest, and in front of them from
     /// the nearest that gave nothing yet. What one of them does not give, the others are asked for.
-    async fn take_from_peers(&self, given: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
-        let shared = SharedChunks::new(given);
+    async fn take_from_peers(
+        &self,
+        given: Vec<ChunkRef>,
+        is_alone: bool,
+        tell: Tell<'_>,
+    ) -> Result<Vec<ChunkRef>, LibraryError> {
+        let round = self.rounds_begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let shared = SharedChunks::new(&given);
         let of_hub = shared.whole();
         let mut peers: Vec<&Peer<'a>> = self.peers.iter().collect();
         peers.sort_by_cached_key(|peer| Reverse(peer.state().bytes_per_s.unwrap_or(u64::MAX)));
         let (to, turns) = (self.destination, self.hub_turns.load(Ordering::Relaxed));
-        let is_quiet = || turns.is_multiple_of(2) && self.hub_turns.load(Ordering::Relaxed) == turns;
+        let is_quiet = || {
+            let is_last = self.rounds_begun.load(Ordering::Relaxed) == round;
+            let is_hub_quiet = turns.is_multiple_of(2) && self.hub_turns.load(Ordering::Relaxed) == turns;
+            is_alone && is_last && is_hub_quiet
+        };
         let coming = || self.left_to_hub();
         let asks: Vec<_> =
             peers.into_iter().map(|peer| peer.take(to, shared.share(), coming, is_quiet, tell)).collect();
@@ -220,7 +255,7 @@ impl<'a> Obtaining<'a> {
         for answer in answers {
             answer.map_err(|error| LibraryError::Kept(Box::new(error)))?;
         }
-        Ok(())
+        Ok(given)
     }
 
     /// Has the hub bring what members give too slowly, whenever it brings nothing else. Never ends but with an
@@ -543,6 +578,56 @@ mod tests {
         assert!(asked[1] > 0, "{asked:?}");
         // Eight chunks are asked of a member ahead.
         assert!(took < Duration::from_secs(9), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn what_a_member_has_got_meanwhile_does_not_wait_for_a_slow_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let all = chunks(0..partial.manifest().chunk_count(0));
+        let list = |name: &str, has: fn(u32) -> bool| {
+            let (holder, _) = Store::open(&folder.path().join(name)).unwrap();
+            let held = holder.prepare(&from.manifest(id).unwrap()).unwrap();
+            for chunk in all.iter().filter(|chunk| has(chunk.index)) {
+                held.write_chunk(*chunk, &from.read_chunk(id, *chunk).unwrap()).unwrap();
+            }
+            encoded(&held.held(), Vec::new())
+        };
+        let first = list("first", |index| index == 0);
+        let [before, after] = [list("before", |index| index == 1), list("after", |index| index > 0)];
+        let (from, looks) = (Arc::new(from), AtomicUsize::new(0));
+        let give = |from: &Store, ask: Ask| match ask {
+            Ask::Chunk { model, chunk } => (KIND_BYTES, from.read_chunk(model, chunk).unwrap()),
+            _ => (KIND_REFUSED, b"no hub here".to_vec()),
+        };
+        let of_slow = from.clone();
+        let slow: FakeAnswer = Box::new(move |ask| match ask {
+            Ask::Held(_) => (KIND_BYTES, first.clone()),
+            ask => give(&of_slow, ask),
+        });
+        let other: FakeAnswer = Box::new(move |ask| match ask {
+            // It has got the rest when it is looked at for the third time.
+            Ask::Held(_) if looks.fetch_add(1, Ordering::SeqCst) < 2 => (KIND_BYTES, before.clone()),
+            Ask::Held(_) => (KIND_BYTES, after.clone()),
+            ask => give(&from, ask),
+        });
+        let answers = vec![(slow, Duration::from_secs(4)), (other, Duration::from_millis(5))];
+        let members = FakeMember::start_each(answers).await;
+        let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
+        let holders: Vec<Holder> = members.iter().map(holder).collect();
+        let mut last = None;
+        let mut note = |news| {
+            if let FetchProgress::From(member, _) = news {
+                last = Some(member);
+            }
+        };
+        let obtaining = Obtaining::new(&members[0].own, &hub, &partial, (&holders, &[]), &|_, _| {});
+        obtaining.run(&all, &mut note).await.unwrap();
+        assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
+        assert_eq!(last, Some(members[0].node), "the slow one's chunk comes behind all others");
     }
 
     const NAME: &str = "tiny-Q8_0.gguf";
