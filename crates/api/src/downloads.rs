@@ -147,6 +147,9 @@ pub struct PullView {
     pub files: u32,
     /// Bytes that are on disk and verified. They never become fewer.
     pub verified_bytes: u64,
+    /// Bytes that have come, with those that are not verified yet: some of these may have to come again.
+    #[serde(default)]
+    pub received_bytes: u64,
     /// Bytes in all; `null` until the hub has said.
     pub total_bytes: Option<u64>,
     /// Byte ranges being fetched at this moment.

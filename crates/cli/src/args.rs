@@ -602,7 +602,8 @@ pub struct Run {
 
 #[derive(Args)]
 pub struct Pull {
-    /// `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`, or the address of a GGUF file
+    /// `hf.co/ORG/REPO[:QUANTISATION][@REVISION]`, a name of Ollama's registry as `qwen3:8b`,
+    /// `oci://HOST/NAME:TAG`, or the address of a GGUF file
     pub reference: String,
     /// Most bytes a second, in MiB
     #[arg(long, value_name = "MIB")]

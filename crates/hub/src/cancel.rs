@@ -7,6 +7,9 @@ use std::time::{Duration, Instant};
 /// How often a small document is asked for where nobody answers.
 pub(crate) const DOCUMENT_TRIES_MAX: u32 = 5;
 
+/// A day is as good as any longer time.
+const ASKED_WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// Set once, from any thread, or by its time; every wait in this crate looks at it.
 #[derive(Debug, Default)]
 pub struct Cancel {
@@ -16,8 +19,8 @@ pub struct Cancel {
     until: Option<Instant>,
     /// Tries of the question under way that had no answer.
     failed_tries: AtomicU32,
-    /// How long the hub asks to wait, while it is waited; else 0.
-    asked_wait_s: AtomicU32,
+    /// How many seconds the hub asks to wait, and until when that is.
+    asked_wait: Mutex<Option<(u64, Instant)>>,
 }
 
 impl Cancel {
@@ -29,8 +32,8 @@ impl Cancel {
     /// Why the question under way has no answer yet: how long the hub asks to wait, or that nobody answers
     /// and which try this is; `None` where the first answer is still to come or was one.
     pub fn hold_up(&self) -> Option<String> {
-        let asked_s = self.asked_wait_s.load(Ordering::Relaxed);
-        if asked_s > 0 {
+        let asked = *self.asked_wait.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((asked_s, _)) = asked.filter(|(_, until)| Instant::now() < *until) {
             return Some(format!("it asks to wait {asked_s} s"));
         }
         let failed = self.failed_tries.load(Ordering::Relaxed);
@@ -39,11 +42,17 @@ impl Cancel {
 
     /// Waits as the hub asks, in sight of whoever looks; whether it ended.
     pub(crate) fn wait_as_asked(&self, time: Duration) -> bool {
-        let asked_s = u32::try_from(time.as_secs().max(1)).unwrap_or(u32::MAX);
-        self.asked_wait_s.store(asked_s, Ordering::Relaxed);
+        self.note_asked_wait(time);
         let is_over = self.wait(time);
-        self.asked_wait_s.store(0, Ordering::Relaxed);
+        *self.asked_wait.lock().unwrap_or_else(PoisonError::into_inner) = None;
         is_over
+    }
+
+    /// Notes such a wait, in which no one may wait here.
+    pub(crate) fn note_asked_wait(&self, time: Duration) {
+        let until = Instant::now() + time.min(ASKED_WAIT_MAX);
+        let asked = Some((time.as_secs().max(1), until));
+        *self.asked_wait.lock().unwrap_or_else(PoisonError::into_inner) = asked;
     }
 
     pub(crate) fn note_failed_tries(&self, failed: u32) {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::HubError;
 use crate::chunk_bits::ChunkBits;
+use crate::overdue::SourcePace;
 
 /// Chunks that wait to be synchronised: what a power cut costs beside those in flight.
 const UNSYNCED_MAX: usize = 24;
@@ -16,6 +17,8 @@ const SYNCED_MIN: usize = 8;
 const SYNCED_AFTER: Duration = Duration::from_millis(200);
 /// What is taken of another's claim: of less, most is on its way already and would come twice.
 const TAKEN_BYTES_MIN: u64 = 1 << 20;
+/// Between two looks whether something is to be asked of who is near.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Bytes that one request asks for: few requests, and still enough left to share.
 const RUN_BYTES_MAX: u64 = 64 << 20;
 
@@ -43,6 +46,7 @@ pub(crate) struct ChunkQueue {
 }
 
 struct State {
+    chunk_bytes: u64,
     run_chunks_max: usize,
     chunks: Vec<Chunk>,
     claims: Vec<Option<Claim>>,
@@ -52,6 +56,10 @@ struct State {
     received_bytes: u64,
     /// Of the chunk that each fetcher is bringing, what has come.
     in_flight: Vec<u64>,
+    /// How long each fetcher takes for a chunk.
+    paces: Vec<SourcePace>,
+    /// How long who is near takes for one.
+    nearby_pace: SourcePace,
     fetchers: usize,
     not_before: Option<Instant>,
     held_off: Duration,
@@ -77,6 +85,7 @@ impl ChunkQueue {
             held_bytes += end - start;
         }
         let state = State {
+            chunk_bytes,
             run_chunks_max: (RUN_BYTES_MAX / chunk_bytes).max(1) as usize,
             chunks,
             claims: vec![None; fetchers_max],
@@ -84,6 +93,8 @@ impl ChunkQueue {
             unsynced: Vec::new(),
             received_bytes: 0,
             in_flight: vec![0; fetchers_max],
+            paces: vec![SourcePace::new(Instant::now()); fetchers_max],
+            nearby_pace: SourcePace::new(Instant::now()),
             fetchers: fetchers_max,
             not_before: None,
             held_off: Duration::ZERO,
@@ -108,6 +119,7 @@ impl ChunkQueue {
     pub(crate) fn begin_nearby(&self) {
         let mut state = self.lock();
         state.is_nearby_giving = true;
+        state.nearby_pace.ask(Instant::now());
         let is_missing = |chunk: &&mut Chunk| matches!(**chunk, Chunk::Missing | Chunk::Elsewhere);
         state.chunks.iter_mut().filter(is_missing).for_each(|chunk| *chunk = Chunk::Nearby);
     }
@@ -130,23 +142,29 @@ impl ChunkQueue {
         self.changed.notify_all();
     }
 
-    /// The chunks that are left to who is near.
+    /// The chunks that are left to who is near; without any those that fetchers bring too slowly.
     pub(crate) fn left_to_nearby(&self) -> Vec<u32> {
         let state = self.lock();
-        (0u32..).zip(&state.chunks).filter(|(_, c)| **c == Chunk::Nearby).map(|(index, _)| index).collect()
+        let left = (0u32..).zip(&state.chunks).filter(|(_, c)| **c == Chunk::Nearby);
+        let left: Vec<u32> = left.map(|(index, _)| index).collect();
+        if left.is_empty() { state.slow_in_flight(Instant::now()) } else { left }
     }
 
-    /// Whether nobody fetches some chunk here after so long; false as soon as the work ends.
+    /// After so long waits until nobody fetches some chunk here, or a fetcher brings one too slowly; false as
+    /// soon as the work ends.
     pub(crate) fn is_missing_after(&self, time: Duration) -> bool {
         let (mut state, until) = (self.lock(), Instant::now() + time);
-        loop {
+        while !state.is_over {
             let left = until.saturating_duration_since(Instant::now());
-            if state.is_over || left.is_zero() {
-                let is_missing = |chunk: &Chunk| matches!(chunk, Chunk::Missing | Chunk::Elsewhere);
-                return !state.is_over && state.chunks.iter().any(is_missing);
+            let is_missing = |chunk: &Chunk| matches!(chunk, Chunk::Missing | Chunk::Elsewhere);
+            let is_any =
+                || state.chunks.iter().any(is_missing) || !state.slow_in_flight(Instant::now()).is_empty();
+            if left.is_zero() && is_any() {
+                return true;
             }
-            state = self.wait_with(state, left);
+            state = self.wait_with(state, if left.is_zero() { LOOK_EVERY } else { left });
         }
+        false
     }
 
     /// Nobody near gives this chunk.
@@ -177,17 +195,16 @@ impl ChunkQueue {
 
     /// Whether a chunk is in the file.
     pub(crate) fn is_here(&self, index: u32) -> bool {
-        let state = self.lock();
-        matches!(state.chunks.get(index as usize), Some(Chunk::Written | Chunk::Held))
+        self.lock().is_here(index)
     }
 
     /// The claim of a fetcher, or a new one; `None` when there is nothing to fetch now.
     pub(crate) fn claim(&self, fetcher: usize) -> Option<Claim> {
-        let mut state = self.lock();
+        let (mut state, now) = (self.lock(), Instant::now());
         let is_idle = state.is_over
             || state.failure.is_some()
             || fetcher >= state.fetchers
-            || state.not_before.is_some_and(|t| Instant::now() < t);
+            || state.not_before.is_some_and(|t| now < t);
         if fetcher >= state.fetchers {
             // There may be fewer fetchers for long: others take what it had.
             self.give_back(&mut state, fetcher);
@@ -197,7 +214,9 @@ impl ChunkQueue {
         }
         if state.claims[fetcher].is_none() {
             let taken_min = u32::try_from(TAKEN_BYTES_MIN.div_ceil(self.chunk_bytes)).unwrap_or(u32::MAX);
-            state.claims[fetcher] = state.missing_run().or_else(|| state.half_of_another(taken_min));
+            let claim = state.missing_run().or_else(|| state.half_of_another(taken_min));
+            state.claims[fetcher] = claim.or_else(|| state.take_overdue(now));
+            state.paces[fetcher].ask(now);
         }
         state.claims[fetcher]
     }
@@ -214,7 +233,7 @@ impl ChunkQueue {
 
     fn give_back(&self, state: &mut State, fetcher: usize) {
         if let Some((next, end)) = state.claims[fetcher].take() {
-            state.chunks[next as usize..end as usize].fill(Chunk::Missing);
+            state.miss(next..end);
             self.changed.notify_all();
         }
     }
@@ -223,19 +242,31 @@ impl ChunkQueue {
     pub(crate) fn write(&self, fetcher: usize, index: u32) {
         let mut state = self.lock();
         state.held_off = Duration::ZERO;
-        state.claims[fetcher] =
-            state.claims[fetcher].map(|(_, end)| (index + 1, end)).filter(|(next, end)| next < end);
+        state.paces[fetcher].answer(Instant::now());
         self.note_written(state, index);
     }
 
     /// A chunk that somebody near gave is in the file. Waits as [`ChunkQueue::write`] does.
     pub(crate) fn write_given(&self, index: u32) {
-        self.note_written(self.lock(), index);
+        let mut state = self.lock();
+        state.nearby_pace.answer(Instant::now());
+        self.note_written(state, index);
+    }
+
+    /// Takes note of chunks that came by another way than this work.
+    pub(crate) fn note_here(&self, is_here: &dyn Fn(u32) -> bool) {
+        let mut state = self.lock();
+        let count = u32::try_from(state.chunks.len()).unwrap_or(u32::MAX);
+        for index in 0..count {
+            if !state.is_here(index) && is_here(index) {
+                state.note_written(index);
+            }
+        }
+        self.changed.notify_all();
     }
 
     fn note_written(&self, mut state: MutexGuard<'_, State>, index: u32) {
-        state.chunks[index as usize] = Chunk::Written;
-        state.unsynced.push(index);
+        state.note_written(index);
         self.changed.notify_all();
         // Each of the others may write one more before it waits.
         while state.unsynced.len() + state.fetchers > UNSYNCED_MAX && !state.is_over {
@@ -311,6 +342,13 @@ impl ChunkQueue {
         self.lock().in_flight.iter().sum()
     }
 
+    /// What has come and is not held yet.
+    pub(crate) fn coming_bytes(&self) -> u64 {
+        let state = self.lock();
+        let lens = state.unsynced.iter().map(|index| self.range(*index)).map(|(start, end)| end - start);
+        lens.sum::<u64>() + state.in_flight.iter().sum::<u64>()
+    }
+
     /// Nobody asks before this long has passed. How long that is in all since a chunk last came.
     pub(crate) fn hold_off(&self, time: Duration) -> Duration {
         let mut state = self.lock();
@@ -320,6 +358,7 @@ impl ChunkQueue {
         let until = before.max(now + time);
         state.held_off += until - before;
         state.not_before = Some(until);
+        state.paces.iter_mut().for_each(|pace| pace.ask(until)); // a wait is no slowness
         state.fetchers = (state.fetchers / 2).max(1);
         state.held_off
     }
@@ -430,6 +469,99 @@ impl State {
         }
         longest.1 = middle;
         Some((middle, end))
+    }
+
+    /// What another brings too slowly, for a fetcher that has nothing else to do: of what is left to who is
+    /// near the last chunk; of a fetcher's the half that it has not begun, or the chunk that it is bringing.
+    fn take_overdue(&mut self, now: Instant) -> Option<Claim> {
+        let each = self.paces.iter().filter_map(SourcePace::each).min();
+        if self.nearby_pace.is_slow(now)
+            && self.nearby_pace.is_overdue(now, (0, 0.0), each)
+            && let Some(last) = self.chunks.iter().rposition(|chunk| *chunk == Chunk::Nearby)
+        {
+            self.chunks[last] = Chunk::InFlight;
+            return Some((last as u32, last as u32 + 1));
+        }
+        // All ask the same host: before anything came of it none of them is slow.
+        each?;
+        let overdue: Vec<Claim> = (0..self.claims.len())
+            .filter_map(|fetcher| {
+                let (next, end) = self.claims[fetcher]?;
+                self.is_overdue(fetcher, now, each, end - next - 1).then_some((next, end))
+            })
+            .collect();
+        let brings = |claim: &&Claim, index: u32| (claim.0..claim.1).contains(&index);
+        // One that two bring already waits until both are too slow.
+        let is_of_slow_alone = |claim: &&Claim| {
+            let all = self.claims.iter().flatten().filter(|other| brings(other, claim.1 - 1)).count();
+            all == overdue.iter().filter(|other| brings(other, claim.1 - 1)).count()
+        };
+        let (next, end) = *overdue.iter().filter(is_of_slow_alone).max_by_key(|(next, end)| end - next)?;
+        let middle = next + (end - next) / 2;
+        if middle > next
+            && let Some(claim) = self.claims.iter_mut().flatten().find(|claim| **claim == (next, end))
+        {
+            claim.1 = middle;
+        }
+        Some((middle, end))
+    }
+
+    /// Whether the chunk that stands so many behind the one that a fetcher is bringing comes too slowly.
+    fn is_overdue(&self, fetcher: usize, now: Instant, each: Option<Duration>, behind: u32) -> bool {
+        let came = self.in_flight[fetcher] as f64 / self.chunk_bytes as f64;
+        self.paces[fetcher].is_overdue(now, (behind as usize, came), each)
+    }
+
+    /// The chunks of fetchers that are slower than who is near.
+    fn slow_in_flight(&self, now: Instant) -> Vec<u32> {
+        let each = self.nearby_pace.each();
+        let is_slow =
+            |fetcher: &usize| self.paces[*fetcher].is_slow(now) && self.is_overdue(*fetcher, now, each, 0);
+        let slow = (0..self.claims.len()).filter(is_slow).filter_map(|fetcher| self.claims[fetcher]);
+        let mut chunks: Vec<u32> = slow.flat_map(|(next, end)| next..end).collect();
+        chunks.sort_unstable();
+        chunks.dedup(); // two may bring one
+        chunks
+    }
+
+    fn is_here(&self, index: u32) -> bool {
+        matches!(self.chunks.get(index as usize), Some(Chunk::Written | Chunk::Held))
+    }
+
+    /// The chunk is in the file: whoever else was bringing it brings it no more. Of one that came twice the
+    /// first counts.
+    fn note_written(&mut self, index: u32) {
+        self.withdraw(index);
+        if !self.is_here(index) {
+            self.chunks[index as usize] = Chunk::Written;
+            self.unsynced.push(index);
+        }
+    }
+
+    /// Takes a chunk that is here out of all claims. What stood behind it in one is missing.
+    fn withdraw(&mut self, index: u32) {
+        for fetcher in 0..self.claims.len() {
+            let Some((next, end)) = self.claims[fetcher].filter(|(next, end)| (*next..*end).contains(&index))
+            else {
+                continue;
+            };
+            if next == index {
+                self.claims[fetcher] = Some((next + 1, end)).filter(|(next, end)| next < end);
+            } else {
+                self.claims[fetcher] = Some((next, index));
+                self.miss(index + 1..end);
+            }
+        }
+    }
+
+    /// Nobody brings these any more, but for what another fetcher has claimed as well.
+    fn miss(&mut self, indices: std::ops::Range<u32>) {
+        for index in indices {
+            let is_claimed = self.claims.iter().flatten().any(|(next, end)| (*next..*end).contains(&index));
+            if !is_claimed && self.chunks[index as usize] == Chunk::InFlight {
+                self.chunks[index as usize] = Chunk::Missing;
+            }
+        }
     }
 }
 
@@ -542,6 +674,68 @@ mod tests {
         work.leave_elsewhere(2);
         work.end_nearby();
         assert_eq!(work.claim(0), Some((2, 3)));
+    }
+
+    /// Of two fetchers of two chunks the first one took so long for its own, and the second one is
+    /// silent for so long with its; of that it has this part.
+    fn with_a_slow_one(took: Duration, silence: Duration, came: u64) -> ChunkQueue {
+        let work = ChunkQueue::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 2);
+        assert_eq!((work.claim(0), work.claim(1)), (Some((0, 1)), Some((1, 2))));
+        let now = Instant::now();
+        work.lock().paces[0].ask(now - took);
+        work.write(0, 0);
+        work.receive(1, came);
+        work.lock().paces[1].ask(now - silence);
+        work
+    }
+
+    #[test]
+    fn what_a_fetcher_brings_too_slowly_at_the_end_an_idle_one_brings_too_and_the_first_counts() {
+        let (second, part) = (Duration::from_secs(1), CHUNK_BYTES / 10);
+        assert_eq!(with_a_slow_one(second, 2 * second, 0).claim(0), None, "it is about as fast");
+        assert_eq!(with_a_slow_one(second, 10 * second, 9 * part).claim(0), None, "it is nearly done");
+        let work = with_a_slow_one(second, 10 * second, part);
+        assert_eq!((work.claim(0), work.claimed(1)), (Some((1, 2)), Some((1, 2))));
+        work.write(0, 1);
+        assert_eq!((work.claimed(0), work.claimed(1), work.is_here(1)), (None, None, true));
+        work.write(1, 1);
+        work.hold(&work.unsynced());
+        work.release(1);
+        assert_eq!((work.held_bytes(), work.is_all_held()), (2 * CHUNK_BYTES, true), "it counts once");
+        // And if the second one fails, the first goes on.
+        let work = with_a_slow_one(second, 10 * second, part);
+        work.claim(0);
+        work.release(0);
+        assert_eq!((work.ranges(), work.claimed(1)), (2, Some((1, 2))));
+    }
+
+    #[test]
+    fn what_a_trickling_neighbour_has_the_hub_brings_from_the_end_and_the_other_way_round() {
+        let work = ChunkQueue::new(CHUNK_BYTES * 4, CHUNK_BYTES, [0].into_iter(), 1);
+        let long_ago = |seconds| Instant::now() - Duration::from_secs(seconds);
+        work.begin_nearby();
+        assert_eq!(work.claim(0), None);
+        work.lock().nearby_pace.ask(long_ago(6));
+        assert_eq!((work.claim(0), work.left_to_nearby()), (Some((3, 4)), vec![1, 2]));
+        work.write(0, 3);
+        assert_eq!(work.claim(0), Some((2, 3)));
+        work.write_given(1);
+        assert_eq!(work.left_to_nearby(), [0; 0]);
+        // Now the hub is the one that trickles.
+        work.lock().paces[0].ask(long_ago(20));
+        assert_eq!((work.is_missing_after(Duration::ZERO), work.left_to_nearby()), (true, vec![2]));
+        work.write_given(2);
+        assert_eq!((work.claimed(0), work.is_here(2)), (None, true));
+    }
+
+    #[test]
+    fn of_a_claim_the_middle_of_which_is_here_the_end_is_missing_again() {
+        let work = ChunkQueue::new(CHUNK_BYTES * 8, CHUNK_BYTES, std::iter::empty(), 1);
+        assert_eq!(work.claim(0), Some((0, 4)));
+        work.note_here(&|index| index == 1);
+        assert_eq!((work.claimed(0), work.is_here(1)), (Some((0, 1)), true));
+        work.write(0, 0);
+        assert_eq!(work.claim(0).map(|(next, _)| next), Some(2));
     }
 
     #[test]

@@ -19,6 +19,9 @@ const TRIES_MAX: u32 = 3;
 /// A longer wait that the hub asks for is for the caller to know.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// Says whether a chunk is here, whoever brought it.
+pub type IsHere<'a> = dyn Fn(u32) -> bool + 'a;
+
 /// A file of a repository at a commit, and what it must be.
 #[derive(Clone, Debug)]
 pub struct CommitFile {
@@ -85,14 +88,15 @@ impl CommitFile {
 
     /// Brings the chunks of `wanted` and gives each to `store`, in any order and from several threads: with
     /// ranges, stalls, limits and addresses that expire as in a download of the whole file. What `store` has
-    /// taken does not come again; `in_flight` hears now and then how much has come of the rest. Blocks.
+    /// taken, or `is_here` says to be here by now, does not come again; `in_flight` hears now and then how
+    /// much has come of the rest. Blocks.
     pub fn fetch_chunks(
         &self,
         client: &Client,
         chunk_bytes: u32,
         wanted: &[u32],
         cancel: &Cancel,
-        store: &StoreChunk<'_>,
+        (store, is_here): (&StoreChunk<'_>, &IsHere<'_>),
         in_flight: &mut dyn FnMut(u64),
     ) -> Result<(), HubError> {
         let count = u32::try_from(self.file.size.div_ceil(u64::from(chunk_bytes.max(1)))).unwrap_or(u32::MAX);
@@ -129,7 +133,8 @@ impl CommitFile {
                 scope.spawn(move || fetch.run(fetcher));
             }
             // Whoever stores them synchronises them: what is written counts.
-            control(&work, cancel, &|| work.is_over() || hold_written(&work), &mut |_, _| {
+            control(&work, cancel, &|| work.is_over() || hold_written(&work), &mut |_| {
+                work.note_here(is_here);
                 in_flight(work.in_flight_bytes());
             });
             work.end(None);
@@ -184,8 +189,11 @@ mod tests {
         let client = Client::new(Settings::of("http://127.0.0.1:1").unwrap());
         let file = CommitFile::new(&client, "org/repo", "0a", "m.gguf", 10, None).unwrap();
         let store = |_: u32, _: u64, _: &[u8]| Ok(());
-        let fetched = file.fetch_chunks(&client, 4, &[3], &Cancel::default(), &store, &mut |_| {});
+        let fetch = |wanted: &[u32]| {
+            file.fetch_chunks(&client, 4, wanted, &Cancel::default(), (&store, &|_| false), &mut |_| {})
+        };
+        let fetched = fetch(&[3]);
         assert!(matches!(fetched, Err(HubError::TooLarge { .. })));
-        file.fetch_chunks(&client, 4, &[], &Cancel::default(), &store, &mut |_| {}).unwrap();
+        fetch(&[]).unwrap();
     }
 }

@@ -259,14 +259,14 @@ impl Client {
                 }
                 Err(Failure::Connection(error)) => return Err(unreachable(uri, attempt, tries, error)),
             };
+            if let Some(asked) = retry::asked_wait(answer.status, &answer.headers, tries) {
+                waited = waited.saturating_add(asked);
+                check_wait(&answer.uri, waited, wait_max(cancel))?;
+                pause_as_asked(cancel, asked)?;
+                continue;
+            }
             match answer.status {
                 200 => return self.read_document(answer, attempt, cancel),
-                429 => {
-                    let asked = retry::retry_after(&answer.headers).max(Duration::from_millis(100));
-                    waited = waited.saturating_add(asked);
-                    check_wait(&answer.uri, waited, wait_max(cancel))?;
-                    pause_as_asked(cancel, asked)?;
-                }
                 500..600 if tries < DOCUMENT_TRIES_MAX => pause(cancel, retry::backoff(tries))?,
                 _ => return Err(self.refusal(answer, attempt, repo)),
             }

@@ -34,6 +34,27 @@ const SETTLE: Duration = Duration::from_secs(15);
 /// Growing by one must bring so much.
 const GAIN: f64 = 1.05;
 
+/// How far a file is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileProgress {
+    /// Verified and on disk.
+    pub(crate) done_bytes: u64,
+    /// What came beside that. It becomes less where a chunk begins again.
+    pub(crate) coming_bytes: u64,
+    /// Under way.
+    pub(crate) ranges: usize,
+}
+
+impl FileProgress {
+    fn whole(size: u64) -> Self {
+        Self { done_bytes: size, coming_bytes: 0, ranges: 0 }
+    }
+
+    fn of(work: &ChunkQueue, ranges: usize) -> Self {
+        Self { done_bytes: work.held_bytes(), coming_bytes: work.coming_bytes(), ranges }
+    }
+}
+
 /// One file that is to come to disk.
 pub(crate) struct FileDownload<'a> {
     pub(crate) client: &'a Client,
@@ -83,13 +104,12 @@ pub(crate) fn disk_bytes(file: &PlannedFile, path: &Path) -> u64 {
 }
 
 /// Brings the file, from where an earlier attempt ended; the hashes of its blocks, unless it was here.
-/// `report` hears the verified bytes on disk and the ranges under way.
 pub(crate) fn download(
     job: &FileDownload<'_>,
-    report: &mut dyn FnMut(u64, usize),
+    report: &mut dyn FnMut(FileProgress),
 ) -> Result<Option<FileHashes>, HubError> {
     if fs::metadata(&job.path).is_ok_and(|m| m.len() == job.file.size) {
-        report(job.file.size, 0);
+        report(FileProgress::whole(job.file.size));
         return Ok(None);
     }
     if let Some(folder) = job.path.parent() {
@@ -113,7 +133,7 @@ pub(crate) fn download(
                 if let Some(offered) = offered {
                     offered.keep(&job.path);
                 }
-                report(job.file.size, 0);
+                report(FileProgress::whole(job.file.size));
                 return Ok(Some(hashes));
             }
         }
@@ -219,6 +239,10 @@ impl<'a> PartFile<'a> {
             if work.is_over() {
                 return Err(HubError::Cancelled);
             }
+            let index = index_at(start);
+            if work.is_here(index) {
+                return Ok(()); // the hub was sooner
+            }
             // A hub that is away is not asked for each of them: it may take long to say so.
             let is_whole =
                 holes.is_empty() || (!is_hub_away && self.fill_holes(holes, start, given_range.bytes)?);
@@ -227,7 +251,6 @@ impl<'a> PartFile<'a> {
                 leave((start, end));
                 return Ok(());
             }
-            let index = index_at(start);
             self.store(index, start, given_range.bytes)?;
             work.write_given(index);
             given += end - start;
@@ -285,7 +308,7 @@ impl<'a> PartFile<'a> {
         &self,
         held: &BTreeMap<u32, [u8; 32]>,
         nearby: Option<&dyn Nearby>,
-        report: &mut dyn FnMut(u64, usize),
+        report: &mut dyn FnMut(FileProgress),
     ) -> Result<Transferred<'a>, HubError> {
         let job = self.job;
         let fetchers_max = job.ranges_max.clamp(1, 8).min(chunk_count(job.file.size).max(1) as usize);
@@ -461,11 +484,11 @@ pub(crate) fn control(
     work: &ChunkQueue,
     cancel: &Cancel,
     is_read: &dyn Fn() -> bool,
-    report: &mut dyn FnMut(u64, usize),
+    report: &mut dyn FnMut(FileProgress),
 ) {
     let mut adapt = Adapt::new(work, Instant::now());
     let mut reported = Instant::now();
-    report(work.held_bytes(), work.ranges());
+    report(FileProgress::of(work, work.ranges()));
     while !is_read() {
         if cancel.is_cancelled() {
             work.end(Some(HubError::Cancelled));
@@ -473,11 +496,11 @@ pub(crate) fn control(
         work.wait(Duration::from_millis(20));
         adapt.step(work, Instant::now());
         if reported.elapsed() >= REPORT {
-            report(work.held_bytes(), work.ranges());
+            report(FileProgress::of(work, work.ranges()));
             reported = Instant::now();
         }
     }
-    report(work.held_bytes(), 0);
+    report(FileProgress::of(work, 0));
 }
 
 /// Finds the number of ranges beyond which another brings nothing.

@@ -158,7 +158,7 @@ pub enum HubError {
     },
     /// The hub asked to wait longer than anyone wants to.
     #[error(
-        "{host} asks to wait {asked_s} s before the next request (429); {max_s} s are waited at most. Try again later"
+        "{host} asks to wait {asked_s} s before the next request; {max_s} s are waited at most. Try again later"
     )]
     Limited {
         /// The host.

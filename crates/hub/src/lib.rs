@@ -39,6 +39,7 @@ mod login;
 mod names;
 mod nearby;
 mod origin;
+mod overdue;
 mod part;
 mod partial_files;
 mod problems;
@@ -68,6 +69,7 @@ pub use licence::Licence;
 pub use login::forget_token;
 pub use nearby::{GivenRange, LeaveRange, Nearby, TakeRange, WantedFile};
 pub use origin::{Comparison, Origin, OriginFile};
+pub use overdue::SourcePace;
 pub use partial_files::{BlockError, PartialFiles, PartialState};
 pub use pull::{
     Fetched, KeptDownloads, Progress, PullOptions, fetch, fetch_near, forget_partial, plan_of, resolve,

@@ -49,6 +49,12 @@ impl Client {
                     return Err(unreachable(&file.uri, attempt, tries, error));
                 }
             };
+            if let Some(wait) = retry::asked_wait(answer.status, &answer.headers, tries) {
+                waited = waited.saturating_add(wait);
+                check_wait(&answer.uri, waited, wait_max(cancel))?;
+                pause_as_asked(cancel, wait)?;
+                continue;
+            }
             match answer.status {
                 206 | 200 => {}
                 400 | 401 | 403 | 404 | 410 if located.is_some() && tries < TRIES_MAX => {
@@ -56,13 +62,6 @@ impl Client {
                     continue;
                 }
                 401 if tries < TRIES_MAX && self.answer_challenge(&answer, cancel)? => continue,
-                429 => {
-                    let wait = retry::retry_after(&answer.headers).max(Duration::from_millis(100));
-                    waited = waited.saturating_add(wait);
-                    check_wait(&answer.uri, waited, wait_max(cancel))?;
-                    pause_as_asked(cancel, wait)?;
-                    continue;
-                }
                 500..600 if tries < TRIES_MAX => {
                     pause(cancel, retry::backoff(tries))?;
                     continue;

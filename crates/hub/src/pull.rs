@@ -7,7 +7,7 @@ use std::time::Duration;
 use ureq::http::Uri;
 
 use crate::client::Failure;
-use crate::download::{self, FileDownload};
+use crate::download::{self, FileDownload, FileProgress};
 use crate::fetch_plan::PlannedFile;
 use crate::file_hashes::FileHashes;
 use crate::nearby::Nearby;
@@ -33,13 +33,15 @@ pub struct PullOptions {
     pub rate_max: Option<u64>,
 }
 
-/// How far a model is. `done_bytes` are on disk and verified, and never become fewer.
+/// How far a model is. Within a fetch nothing becomes fewer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Progress {
     /// The file under way.
     pub file: String,
-    /// Bytes on disk.
+    /// Bytes on disk, verified.
     pub done_bytes: u64,
+    /// The same with all that has come and is not there yet. Some of that may have to come again.
+    pub received_bytes: u64,
     /// Bytes in all.
     pub total_bytes: u64,
     /// Ranges under way.
@@ -296,7 +298,7 @@ pub fn fetch_near(
     }
     let (total_bytes, mut base) = (plan.bytes(), 0);
     let limit = Limit::new(options.rate_max);
-    let (mut most, mut hashes) = (0, Vec::new());
+    let (mut most, mut most_received, mut hashes) = (0, 0, Vec::new());
     for (index, file) in plan.files.iter().enumerate() {
         let later: u64 = plan.files[index + 1..].iter().map(|file| plan.held_bytes(file, &folder)).sum();
         let job = FileDownload {
@@ -310,9 +312,12 @@ pub fn fetch_near(
             limit: &limit,
             cancel,
         };
-        let came = download::download(&job, &mut |done, ranges| {
-            most = most.max(base + done + later);
-            report(&Progress { file: file.name.clone(), done_bytes: most, total_bytes, ranges });
+        let came = download::download(&job, &mut |FileProgress { done_bytes, coming_bytes, ranges }| {
+            let done_bytes = base + done_bytes + later;
+            most = most.max(done_bytes);
+            most_received = most_received.max((done_bytes + coming_bytes).min(total_bytes)).max(most);
+            let (file, received_bytes) = (file.name.clone(), most_received);
+            report(&Progress { file, done_bytes: most, received_bytes, total_bytes, ranges });
         })?;
         hashes.extend(came);
         base += file.size;

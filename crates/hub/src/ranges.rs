@@ -73,8 +73,8 @@ enum RangeError {
     Unavailable(Box<HubResponse>),
     /// The signed address is no good any more.
     Expired(Box<HubResponse>),
-    /// The hub asks everybody to wait.
-    Limited(Box<HubResponse>),
+    /// The hub asks everybody to wait, for so long.
+    Limited(Box<HubResponse>, Duration),
     /// An answer to another question.
     Wrong(RangeProblem, Box<Uri>),
     Final(HubError),
@@ -89,6 +89,8 @@ impl From<HubError> for RangeError {
 /// What has come of a chunk. Its memory is used for the next one again, without being cleared.
 #[derive(Default)]
 struct PartialChunk {
+    /// Which one it is.
+    index: Option<u32>,
     memory: Vec<u8>,
     /// Bytes that came.
     len: usize,
@@ -106,8 +108,16 @@ impl PartialChunk {
     }
 
     fn clear(&mut self) {
-        (self.len, self.stored, self.slow_count) = (0, 0, 0);
+        (self.index, self.len, self.stored, self.slow_count) = (None, 0, 0, 0);
         self.blocks.clear();
+    }
+
+    /// What came of another chunk is of no use for this one.
+    fn begin(&mut self, index: u32) {
+        if self.index != Some(index) {
+            self.clear();
+            self.index = Some(index);
+        }
     }
 
     /// Reads on: of a chunk of `len` bytes, to `memory_len` bytes in memory at most; how many came.
@@ -188,9 +198,14 @@ impl Fetch<'_> {
                     return Ok(());
                 }
             }
-            RangeError::Limited(answer) => {
-                let in_all = self.work.hold_off(retry::retry_after(&answer.headers));
-                return client::check_wait(&answer.uri, in_all, self.wait_max);
+            RangeError::Limited(answer, wait) => {
+                if answer.status != 429 {
+                    self.forget_location(); // another host may have more to spare
+                }
+                let in_all = self.work.hold_off(wait);
+                client::check_wait(&answer.uri, in_all, self.wait_max)?;
+                self.cancel.note_asked_wait(wait);
+                return Ok(());
             }
             RangeError::Wrong(problem, uri) => {
                 self.forget_location();
@@ -209,14 +224,23 @@ impl Fetch<'_> {
         partial: &mut PartialChunk,
         tries: &mut u32,
     ) -> Result<(), RangeError> {
-        let Some((next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
+        let Some((mut next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
+        partial.begin(next);
+        if partial.len == 0 {
+            self.work.clear_in_flight(fetcher);
+        }
         let start = self.work.range(next).0 + partial.len as u64;
         let stop = self.work.range(end - 1).1;
         let answer = self.open(start, stop)?;
         let mut body = answer.body.into_reader();
-        while let Some((next, _)) = self.work.claimed(fetcher) {
+        // Where another source was sooner, the claim begins behind what this answer goes on with.
+        while self.work.claimed(fetcher).is_some_and(|(claimed, _)| claimed == next) {
+            partial.begin(next);
             let (from, to) = self.work.range(next);
             let read = self.read_chunk(fetcher, &mut body, partial, (from, to));
+            if self.work.is_here(next) {
+                break;
+            }
             if let ChunkStore::Pieces(pieces) = &self.store {
                 partial.store(from, *pieces)?; // what came before a failure stays
             }
@@ -228,15 +252,18 @@ impl Fetch<'_> {
             }
             self.work.write(fetcher, next);
             partial.clear();
+            next += 1;
             *tries = 0;
             if !self.work.is_wanted(fetcher) {
                 self.work.release(fetcher);
             }
         }
+        self.work.clear_in_flight(fetcher);
         Ok(())
     }
 
-    /// Reads on until the chunk is whole. What came before a failure stays in `partial`.
+    /// Reads on until the chunk is whole, or here from elsewhere. What came before a failure stays in
+    /// `partial`.
     fn read_chunk(
         &self,
         fetcher: usize,
@@ -271,6 +298,9 @@ impl Fetch<'_> {
             if self.work.is_over() || self.limit.take(came, self.cancel) {
                 return Err(HubError::Cancelled.into());
             }
+            if partial.index.is_some_and(|index| self.work.is_here(index)) {
+                return Ok(());
+            }
             // Others may have come since this one began.
             let slow_part = self.chunk_rate.load(Ordering::Relaxed) / SLOW_PART;
             let slow_below = (slow_part >> (2 * partial.slow_count).min(63)).max(SLOW_BYTES_PER_S);
@@ -298,9 +328,11 @@ impl Fetch<'_> {
                 }
             })?;
         let is_elsewhere = address::origin(&answer.uri) != address::origin(&self.file.uri);
+        if let Some(wait) = retry::asked_wait(answer.status, &answer.headers, 1) {
+            return Err(RangeError::Limited(Box::new(answer), wait));
+        }
         match answer.status {
             206 | 200 => {}
-            429 => return Err(RangeError::Limited(Box::new(answer))),
             401 if !is_elsewhere && self.client.answer_challenge(&answer, self.cancel)? => {
                 return Err(RangeError::Expired(Box::new(answer)));
             }

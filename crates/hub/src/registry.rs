@@ -251,7 +251,7 @@ pub(crate) fn parse_token(bytes: &[u8]) -> Result<String, AnswerProblem> {
 impl Client {
     /// A manifest, with a token if the registry asks for one.
     fn manifest(&self, uri: &Uri, attempt: &str, what: &str, cancel: &Cancel) -> Result<Vec<u8>, HubError> {
-        let mut tries = 0;
+        let (mut tries, mut waited) = (0, std::time::Duration::ZERO);
         loop {
             tries += 1;
             let answer = match self.get_accepting(uri, None, Some(ACCEPT)) {
@@ -263,6 +263,12 @@ impl Client {
                 }
                 Err(Failure::Connection(error)) => return Err(unreachable(uri, attempt, tries, error)),
             };
+            if let Some(asked) = retry::asked_wait(answer.status, &answer.headers, tries) {
+                waited = waited.saturating_add(asked);
+                crate::client::check_wait(&answer.uri, waited, crate::client::wait_max(cancel))?;
+                crate::client::pause_as_asked(cancel, asked)?;
+                continue;
+            }
             let host = address::host(&answer.uri);
             match answer.status {
                 200 => return Ok(self.read_document(answer, attempt, cancel)?.bytes),
@@ -274,16 +280,6 @@ impl Client {
                     });
                 }
                 404 => return Err(HubError::NotFound { host, what: what.to_owned() }),
-                429 => {
-                    let asked =
-                        retry::retry_after(&answer.headers).max(std::time::Duration::from_millis(100));
-                    crate::client::check_wait(
-                        &answer.uri,
-                        asked.saturating_mul(tries),
-                        crate::client::wait_max(cancel),
-                    )?;
-                    crate::client::pause_as_asked(cancel, asked)?;
-                }
                 500..600 if tries < TRIES_MAX => crate::client::pause(cancel, retry::backoff(tries))?,
                 _ => return Err(self.refusal(answer, attempt, None)),
             }

@@ -14,17 +14,32 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Attempts without a single byte between them.
 pub(crate) const TRIES_MAX: u32 = 9;
 
+/// How long an answer asks to wait: one that says that there were too many requests (429) always, one that
+/// says that the host is overloaded where it says for how long. That one may repeat itself: after several
+/// tries it is never asked again at once.
+pub(crate) fn asked_wait(status: u16, headers: &HeaderMap, tries: u32) -> Option<Duration> {
+    match status {
+        429 => Some(retry_after(headers).max(Duration::from_millis(100))),
+        502..=504 => Some(said_wait(headers)?.max(backoff(tries.saturating_sub(1)))),
+        _ => None,
+    }
+}
+
 /// How long the hub asks to wait: seconds, until a date, or until its limit begins anew.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Duration {
+    said_wait(headers).or_else(|| limit_reset(headers)).unwrap_or(RETRY_AFTER_DEFAULT)
+}
+
+/// Seconds, or until a date.
+fn said_wait(headers: &HeaderMap) -> Option<Duration> {
     let date = |text: &str| httpdate::parse_http_date(text.trim()).ok();
-    let asked = header(headers, "retry-after").and_then(|text| {
+    header(headers, "retry-after").and_then(|text| {
         seconds(text).or_else(|| {
             // By the clock of the host that says so, where it shows that: ours may differ.
             let now = header(headers, "date").and_then(date).unwrap_or_else(SystemTime::now);
             date(text).map(|until| until.duration_since(now).unwrap_or_default())
         })
-    });
-    asked.or_else(|| limit_reset(headers)).unwrap_or(RETRY_AFTER_DEFAULT)
+    })
 }
 
 fn seconds(text: &str) -> Option<Duration> {
@@ -107,6 +122,22 @@ mod tests {
         assert_eq!((wait(None, date), wait(Some("soon"), date)), (30, 30));
         assert_eq!((wait(Some("7.9"), date), wait(Some("-5"), date), wait(Some("NaN"), date)), (7, 30, 30));
         assert!(wait(Some("99999999999999999999999"), date) > RETRY_AFTER_MAX.as_secs(), "longer than any");
+    }
+
+    #[test]
+    fn an_overloaded_host_is_waited_for_where_it_says_for_how_long() {
+        let wait = |status, after: Option<&str>, tries| {
+            let mut headers = HeaderMap::new();
+            after.into_iter().for_each(|after| _ = headers.insert("retry-after", after.parse().unwrap()));
+            asked_wait(status, &headers, tries).map(|wait| wait.as_millis())
+        };
+        assert_eq!([502, 503, 504].map(|status| wait(status, Some("7"), 1)), [Some(7000); 3]);
+        assert_eq!(
+            (wait(503, None, 1), wait(500, Some("7"), 1), wait(200, Some("7"), 1)),
+            (None, None, None)
+        );
+        assert_eq!((wait(429, None, 1), wait(429, Some("0"), 9)), (Some(30_000), Some(100)));
+        assert_eq!((wait(503, Some("0"), 1), wait(503, Some("0"), 9)), (Some(200), Some(10_000)));
     }
 
     #[test]

@@ -226,8 +226,9 @@ fn a_disk_that_takes_no_more_in_the_middle_of_a_file_ends_the_fetch_and_is_not_t
             _ => Err(HubError::Disk { attempt: "write", path: "/d/m".into(), source: fails() }),
         };
         let wanted: Vec<u32> = (0..12).collect();
+        let cancel = Cancel::default();
         let fetched =
-            file.fetch_chunks(&client, CHUNK as u32, &wanted, &Cancel::default(), &store, &mut |_| {});
+            file.fetch_chunks(&client, CHUNK as u32, &wanted, &cancel, (&store, &|_| false), &mut |_| {});
         let error = fetched.unwrap_err();
         assert!(
             matches!(&error, HubError::Disk { source, .. } if source.kind() == fails().kind()),
@@ -308,6 +309,20 @@ fn while_a_neighbour_gives_what_it_has_the_hub_sends_the_rest_and_that_alone() {
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
     assert_eq!(bench.hub.sent_bytes(), from);
     assert!(seen.is_sorted() && seen.last() == Some(&(size as u64)), "{seen:?}");
+}
+
+#[test]
+fn what_a_neighbour_gives_too_slowly_the_hub_sends_as_well() {
+    let size = 6 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let neighbour = LateNeighbour { has: bytes(size), from: 2 * CHUNK as u64, is_time: &|| false };
+    let (options, cancel, begun) = (bench.options(), Cancel::default(), Instant::now());
+    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    assert_eq!(bench.hub.sent_bytes(), size as u64);
+    assert!(begun.elapsed() < Duration::from_secs(30), "the neighbour would take a minute");
 }
 
 /// Has nothing when it is asked first, and everything a moment later.
@@ -651,6 +666,21 @@ fn a_pull_that_was_ended_goes_on_and_progress_never_runs_backwards() {
 }
 
 #[test]
+fn what_has_come_shows_before_a_chunk_is_whole_and_never_runs_backwards_either() {
+    let bench = one_file(2 * CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { bytes_per_s: Some(4 << 20), break_every: 3, ..Faults::default() });
+    let (options, mut seen) = (bench.options(), Vec::new());
+    let report = &mut |p: &Progress| seen.push((p.done_bytes, p.received_bytes));
+    fetch(&client, &plan, &options, &Cancel::default(), report).unwrap();
+    let is_part = |(done, received): &(u64, u64)| (1..CHUNK as u64).contains(&(received - done));
+    assert!(seen.iter().any(is_part), "{seen:?}");
+    assert!(seen.is_sorted() && seen.iter().map(|(_, received)| received).is_sorted(), "{seen:?}");
+    assert_eq!(seen.last(), Some(&(plan.bytes(), plan.bytes())));
+}
+
+#[test]
 fn a_chunk_that_changed_on_disk_is_fetched_again_alone() {
     let bench = one_file(6 * CHUNK);
     bench.hub.set_faults(Faults { bytes_per_s: Some(20 << 20), ..Faults::default() });
@@ -694,6 +724,20 @@ fn broken_stalled_and_unavailable_answers_cost_their_range_only() {
 }
 
 #[test]
+fn what_a_crawling_range_holds_at_the_end_of_a_file_another_range_brings() {
+    let bench = one_file(9 * CHUNK + 5);
+    bench.hub.set_faults(Faults { crawl_every: 4, ..Faults::default() });
+    let mut settings = bench.settings();
+    // Only after three of these the crawling range itself would be asked for again.
+    settings.stall = Duration::from_secs(5);
+    let begun = Instant::now();
+    let fetched = bench.pull_with(&Client::new(settings), "hf.co/org/repo").unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(9 * CHUNK + 5));
+    assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
+    assert!(bench.hub.sent_bytes() < 14 * CHUNK as u64, "{} bytes", bench.hub.sent_bytes());
+}
+
+#[test]
 fn signed_addresses_that_expire_are_renewed() {
     let bench = one_file(24 * CHUNK);
     bench.hub.set_faults(Faults { signature_uses: Some(2), break_every: 3, ..Faults::default() });
@@ -714,6 +758,42 @@ fn a_hub_that_asks_to_wait_is_waited_for_and_one_that_asks_too_long_is_said() {
     std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
     let text = bench.refused(Faults { limited: Some((99, "86400".to_owned())), ..Faults::default() });
     assert!(text.contains("asks to wait 86400 s") && text.contains("600 s are waited at most"), "{text}");
+}
+
+#[test]
+fn an_overloaded_hub_that_says_when_to_come_again_is_waited_for_as_well() {
+    let bench = one_file(2 * CHUNK);
+    let busy = |count, after: &str| Faults {
+        unavailable: count,
+        unavailable_after: Some(after.to_owned()),
+        ..Faults::default()
+    };
+    bench.hub.set_faults(busy(1, "2"));
+    let begun = Instant::now();
+    bench.pull("hf.co/org/repo").unwrap();
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
+    let text = bench.refused(busy(99, "86400"));
+    assert!(text.contains("asks to wait 86400 s") && text.contains("600 s are waited at most"), "{text}");
+}
+
+#[test]
+fn a_wait_that_a_hub_asks_for_between_two_ranges_is_in_sight_as_well() {
+    let bench = one_file(2 * CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { limited: Some((1, "2".to_owned())), ..Faults::default() });
+    let (cancel, options) = (Cancel::default(), bench.options());
+    std::thread::scope(|scope| {
+        let fetched = scope.spawn(|| fetch(&client, &plan, &options, &cancel, &mut |_| {}).map(drop));
+        let begun = Instant::now();
+        while cancel.hold_up().as_deref() != Some("it asks to wait 2 s") {
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", cancel.hold_up());
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        fetched.join().unwrap().unwrap();
+    });
+    assert_eq!(cancel.hold_up(), None);
 }
 
 #[test]

@@ -106,5 +106,6 @@ fn refusal(state: &State) -> Option<(&'static str, Vec<(&'static str, String)>)>
     }
     let is_unavailable = faults.unavailable > 0;
     faults.unavailable -= u64::from(is_unavailable);
-    is_unavailable.then(|| ("503 Service Unavailable", Vec::new()))
+    let after = faults.unavailable_after.clone().map(|after| ("retry-after", after));
+    is_unavailable.then(|| ("503 Service Unavailable", after.into_iter().collect()))
 }

@@ -50,6 +50,8 @@ pub struct Faults {
     pub limited: Option<(u64, String)>,
     /// So many requests for bytes are answered with 503.
     pub unavailable: u64,
+    /// With this `Retry-After`.
+    pub unavailable_after: Option<String>,
     /// A signed address is good for so many requests.
     pub signature_uses: Option<u64>,
     /// The registry wants a token, which is good for so many requests.

@@ -390,42 +390,54 @@ impl Fetcher {
         };
         let mut asked = AskedChunks::new(of, manifest, share);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
+            let was_here = partial.has_chunk(chunk);
             let kept = match answer {
                 Ok(bytes) => keep(self.holder, partial.clone(), chunk, bytes).await,
                 Err(error) => Err(error),
             };
-            let is_here = kept.is_ok();
+            let is_first = share.answered(Instant::now(), chunk, kept.is_ok());
             match kept {
-                Ok(len) => {
+                Ok(len) if is_first && !was_here => {
                     progress(FetchProgress::From(self.holder, len));
                     progress(FetchProgress::Stored(len));
                 }
+                Ok(_) => {}
                 Err(error) => refused(chunk, error)?,
             }
-            share.answered(Instant::now(), chunk, is_here);
         }
-        share.end();
         Ok(())
     }
 
-    /// The next of some chunks, unchecked, or why the holder refuses it. Asks for those behind it meanwhile.
+    /// The next of some chunks, unchecked, or why the holder refuses it. Asks for those behind it meanwhile,
+    /// and at the end for what others bring too slowly. What others have brought meanwhile is left out.
     async fn next_chunk(
         &mut self,
         asked: &mut AskedChunks<'_>,
     ) -> Result<Option<(ChunkRef, ChunkAnswer)>, FetchError> {
-        while asked.under_way.len() < IN_FLIGHT_MAX {
-            let Some(chunk) = asked.share.take_next(Instant::now()) else { break };
-            self.ask(&asked.of.ask(chunk)).await?;
-            asked.under_way.push_back(chunk);
-        }
-        let Some(chunk) = asked.under_way.pop_front() else { return Ok(None) };
-        let (holder, bytes_max) = (self.holder, asked.manifest.chunk_len(chunk).unwrap_or(0));
-        let answer = tokio::select! {
-            biased;
-            answer = self.answer(bytes_max) => answer,
-            () = asked.share.stalled() => {
-                let reason = "it gave nothing while another has the same chunks".to_owned();
-                Err(FetchError::Broken { holder, reason })
+        let (chunk, answer) = loop {
+            while asked.under_way.len() < IN_FLIGHT_MAX {
+                let Some(chunk) = asked.share.take_next(Instant::now()) else { break };
+                self.ask_for(asked, chunk).await?;
+            }
+            if asked.under_way.is_empty() {
+                let Some(chunk) = asked.share.next_overdue().await else { return Ok(None) };
+                self.ask_for(asked, chunk).await?;
+            }
+            let Some(chunk) = asked.under_way.front().copied() else { return Ok(None) };
+            let (holder, bytes_max) = (self.holder, asked.manifest.chunk_len(chunk).unwrap_or(0));
+            let answer = tokio::select! {
+                biased;
+                answer = self.answer(bytes_max) => answer,
+                gave_nothing = asked.share.relieved(&asked.under_way) => {
+                    let reason = "it gave nothing while another has the same chunks".to_owned();
+                    return if gave_nothing { Err(FetchError::Broken { holder, reason }) } else { Ok(None) };
+                }
+            };
+            asked.under_way.pop_front();
+            if asked.share.owes(chunk)
+                || matches!(&answer, Err(error) if !matches!(error, FetchError::Refused { .. }))
+            {
+                break (chunk, answer);
             }
         };
         let bytes = match answer {
@@ -440,6 +452,12 @@ impl Fetcher {
             }
         }
         Ok(Some((chunk, Ok(bytes))))
+    }
+
+    async fn ask_for(&mut self, asked: &mut AskedChunks<'_>, chunk: ChunkRef) -> Result<(), FetchError> {
+        self.ask(&asked.of.ask(chunk)).await?;
+        asked.under_way.push_back(chunk);
+        Ok(())
     }
 
     /// Where the member has the file with this SHA-256, if it has.
@@ -486,7 +504,6 @@ impl Fetcher {
             }
             share.answered(Instant::now(), chunk, is_here);
         }
-        share.end();
         Ok(())
     }
 

@@ -424,6 +424,7 @@ impl DownloadsInner {
             file: None,
             files: 0,
             verified_bytes: 0,
+            received_bytes: 0,
             total_bytes: None,
             ranges: 0,
             bytes_per_s: None,

@@ -70,7 +70,7 @@ struct HubState {
 pub enum HubBytesError {
     #[error("{}", said(.0))]
     Hub(HubError),
-    #[error("the hub asks to wait {seconds} s before the next request (429)")]
+    #[error("the hub asks to wait {seconds} s before the next request")]
     Waits { seconds: u64 },
     /// For a member: it waits no longer.
     #[error("the hub did not give the chunk within {seconds} s")]
@@ -403,8 +403,11 @@ fn fetch_file(
 ) -> Result<(), HubError> {
     let manifest = partial.manifest();
     let at = commit_file(client, manifest, file)?;
-    let store =
-        |index: u32, _start: u64, bytes: &[u8]| match partial.write_chunk(ChunkRef { file, index }, bytes) {
+    let is_here = |index: u32| partial.has_chunk(ChunkRef { file, index });
+    let store = |index: u32, _start: u64, bytes: &[u8]| {
+        let was_here = is_here(index);
+        match partial.write_chunk(ChunkRef { file, index }, bytes) {
+            Ok(()) if was_here => Ok(()), // a member was sooner
             Ok(()) => {
                 told(FetchProgress::Stored(bytes.len() as u64));
                 Ok(())
@@ -419,9 +422,10 @@ fn fetch_file(
                 path: partial.path().to_owned(),
                 source: disk_error(error),
             }),
-        };
+        }
+    };
     let mut in_flight = |bytes| told(FetchProgress::InFlight(bytes));
-    at.fetch_chunks(client, manifest.chunk_bytes, wanted, cancel, &store, &mut in_flight)
+    at.fetch_chunks(client, manifest.chunk_bytes, wanted, cancel, (&store, &is_here), &mut in_flight)
 }
 
 /// A full disk remains one, with the advice for it.

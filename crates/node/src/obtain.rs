@@ -13,20 +13,21 @@ mod peers;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_hub::{BLOCK_BYTES, HubError, left_to_others};
+use exo_hub::{BLOCK_BYTES, HubError, SourcePace, left_to_others};
 use exo_machine::Holder;
 use exo_store::{ChunkRef, HubFile, Manifest, PartialModel};
 use exo_transport::Endpoint;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 
 pub use self::peers::Received;
 use self::peers::{Destination, FileSharer, Lister, Peer, PeerKind, Tell};
-use crate::bulk::{FetchError, FetchProgress, SOURCES_MAX, SharedChunks};
+use crate::bulk::{ChunkShare, FetchError, FetchProgress, SOURCES_MAX, SharedChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
@@ -35,6 +36,13 @@ use exo_accelerators::chain;
 const BATCH_CHUNKS: usize = 64;
 /// The same at first: of two that begin at once, the one that looked first has not seen the other.
 const FIRST_BATCH_CHUNKS: usize = 8;
+/// Rounds at once in which chunks are shared out among members.
+const ROUNDS_MAX: usize = 2;
+/// Chunks that the hub is asked for at once because members give them too slowly.
+const HELPED_CHUNKS: usize = 8;
+/// As if the hub took so long for a chunk at least: then five seconds of a member's silence are too long, and
+/// not less than it may wait for room to answer.
+const HELPED_EACH_MIN: Duration = Duration::from_millis(1500);
 /// For what a member is fetching to come nearer: its own client notices a stall within five seconds.
 const LEFT_TO_OTHERS_MAX: Duration = Duration::from_secs(20);
 /// Between two looks while the hub asks to wait, or only members give.
@@ -42,6 +50,9 @@ const WAIT_LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Between two looks whether each member has said what it has, when a fetch begins.
 const FIRST_LOOK_EVERY: Duration = Duration::from_millis(20);
+/// For members to say what they have before the hub is asked for the first time: one that is gone may take
+/// longer to be found out than that.
+const FIRST_LOOK_MAX: Duration = Duration::from_secs(3);
 
 pub struct Obtaining<'a> {
     destination: Destination<'a>,
@@ -49,10 +60,26 @@ pub struct Obtaining<'a> {
     partial: &'a Arc<PartialModel>,
     /// Those that know the model, the nearest first, and then those that may pull a file of it.
     peers: Vec<Peer<'a>>,
+    /// How often chunks were shared out among members.
+    rounds_begun: AtomicU64,
     /// How often a batch of the hub began or ended: odd while one is under way.
     hub_turns: AtomicU64,
-    /// Whether the last batch came.
-    is_hub_giving: AtomicBool,
+    /// Held while a batch is under way.
+    hub_turn: tokio::sync::Mutex<()>,
+    /// How fast the chunks of batches come.
+    hub_pace: Mutex<SourcePace>,
+}
+
+/// A batch of the hub is under way as long as this is there.
+struct HubTurn<'a> {
+    turns: &'a AtomicU64,
+    _turn: tokio::sync::MutexGuard<'a, ()>,
+}
+
+impl Drop for HubTurn<'_> {
+    fn drop(&mut self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// What is left to members that are fetching it, and for how long.
@@ -114,8 +141,10 @@ impl<'a> Obtaining<'a> {
             hub,
             partial,
             peers: layers.chain(of_pulls).collect(),
+            rounds_begun: AtomicU64::new(0),
             hub_turns: AtomicU64::new(0),
-            is_hub_giving: AtomicBool::new(false),
+            hub_turn: tokio::sync::Mutex::default(),
+            hub_pace: Mutex::new(SourcePace::new(Instant::now())),
         }
     }
 
@@ -154,20 +183,39 @@ impl<'a> Obtaining<'a> {
         }
     }
 
-    /// Fetches what members have until all chunks are here.
+    /// Fetches what members have until all chunks are here. What they have got while a round is under way
+    /// begins another one: a member that is slow holds up nothing that others have.
     async fn fetch_from_peers(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
+        let (mut rounds, mut due) = (FuturesUnordered::new(), Instant::now());
+        let mut in_rounds: BTreeSet<ChunkRef> = BTreeSet::new();
         loop {
             let missing = self.missing(chunks);
             if missing.is_empty() {
                 return Ok(());
             }
-            let held = self.held_by_peers(&missing);
-            let given: Vec<ChunkRef> = held.difference(&self.coming_here()).copied().collect();
-            if !given.is_empty() {
-                self.take_from_peers(&given, tell).await?;
+            if rounds.len() < ROUNDS_MAX && Instant::now() >= due {
+                let (mut given, left) = (self.held_by_peers(&missing), self.left_to_hub());
+                given.retain(|chunk| !left.contains(chunk) && !in_rounds.contains(chunk));
+                if !given.is_empty() {
+                    in_rounds.extend(given.iter().copied());
+                    let is_alone = rounds.is_empty();
+                    rounds.push(self.take_from_peers(given.into_iter().collect(), is_alone, tell));
+                }
             }
-            if self.missing(chunks).len() == missing.len() {
-                tokio::time::sleep(if self.has_looked() { LOOK_EVERY } else { FIRST_LOOK_EVERY }).await;
+            let look_after = match (rounds.is_empty(), self.has_looked()) {
+                (false, _) => WAIT_LOOK_EVERY,
+                (true, true) => LOOK_EVERY,
+                (true, false) => FIRST_LOOK_EVERY,
+            };
+            tokio::select! {
+                Some(given) = rounds.next() => {
+                    let given: Vec<ChunkRef> = given?;
+                    if !given.iter().any(|chunk| self.partial.has_chunk(*chunk)) {
+                        due = Instant::now() + LOOK_EVERY;
+                    }
+                    given.iter().for_each(|chunk| _ = in_rounds.remove(chunk));
+                }
+                () = tokio::time::sleep(look_after) => {}
             }
         }
     }
@@ -179,38 +227,71 @@ impl<'a> Obtaining<'a> {
 
     /// Takes chunks from a few members at once: from those first that gave fastest, and in front of them from
     /// the nearest that gave nothing yet. What one of them does not give, the others are asked for.
-    async fn take_from_peers(&self, given: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
-        let shared = SharedChunks::new(given);
+    async fn take_from_peers(
+        &self,
+        given: Vec<ChunkRef>,
+        is_alone: bool,
+        tell: Tell<'_>,
+    ) -> Result<Vec<ChunkRef>, LibraryError> {
+        let round = self.rounds_begun.fetch_add(1, Ordering::Relaxed) + 1;
+        let shared = SharedChunks::new(&given);
         let of_hub = shared.whole();
-        // It has them all: once it gives, a member that gives nothing is waited for no longer.
-        let hub_gives = async {
-            while !self.is_hub_giving.load(Ordering::Relaxed) {
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-            of_hub.end();
-            std::future::pending::<Vec<Result<(), FetchError>>>().await
-        };
         let mut peers: Vec<&Peer<'a>> = self.peers.iter().collect();
         peers.sort_by_cached_key(|peer| Reverse(peer.state().bytes_per_s.unwrap_or(u64::MAX)));
         let (to, turns) = (self.destination, self.hub_turns.load(Ordering::Relaxed));
-        let is_quiet = || turns.is_multiple_of(2) && self.hub_turns.load(Ordering::Relaxed) == turns;
-        let coming = || self.coming_here();
+        let is_quiet = || {
+            let is_last = self.rounds_begun.load(Ordering::Relaxed) == round;
+            let is_hub_quiet = turns.is_multiple_of(2) && self.hub_turns.load(Ordering::Relaxed) == turns;
+            is_alone && is_last && is_hub_quiet
+        };
+        let coming = || self.left_to_hub();
         let asks: Vec<_> =
             peers.into_iter().map(|peer| peer.take(to, shared.share(), coming, is_quiet, tell)).collect();
         let taken = futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect::<Vec<_>>();
         let answers = tokio::select! {
             answers = taken => answers,
-            never = hub_gives => never,
+            error = self.help_from_hub(&of_hub, tell) => return Err(error),
         };
         for answer in answers {
             answer.map_err(|error| LibraryError::Kept(Box::new(error)))?;
         }
-        Ok(())
+        Ok(given)
+    }
+
+    /// Has the hub bring what members give too slowly, whenever it brings nothing else. Never ends but with an
+    /// error of this disk.
+    async fn help_from_hub(&self, share: &ChunkShare<'_>, tell: Tell<'_>) -> LibraryError {
+        let id = self.partial.id();
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let now = Instant::now();
+            let is_idle = self.hub_turns.load(Ordering::Relaxed).is_multiple_of(2);
+            if !is_idle || self.hub.hub_wait(now).is_some() || !self.hub.is_to_be_asked(id, now) {
+                continue;
+            }
+            let each = self.hub_pace().each().map(|each| each.max(HELPED_EACH_MIN));
+            let overdue = share.take_overdue(now, each, HELPED_CHUNKS);
+            if overdue.is_empty() {
+                continue;
+            }
+            tracing::debug!(
+                chunks = overdue.len(),
+                "members give chunks slowly: the hub is asked for them, too"
+            );
+            let fetched = self.fetch_batch(&overdue, tell).await;
+            for chunk in overdue {
+                share.answered(Instant::now(), chunk, self.partial.has_chunk(chunk));
+            }
+            if let Err(error @ HubBytesError::Hub(HubError::Disk { .. })) = fetched {
+                return self.not_fetched(chain(&error));
+            }
+        }
     }
 
     /// Asks the hub for what no member has or brings, until all chunks are here.
     async fn fetch_from_hub(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
-        while !self.has_looked() {
+        let until = Instant::now() + FIRST_LOOK_MAX;
+        while !self.has_looked() && Instant::now() < until {
             tokio::time::sleep(FIRST_LOOK_EVERY).await;
         }
         let (mut others, id) = (LeftToOthers::default(), self.partial.id());
@@ -256,12 +337,20 @@ impl<'a> Obtaining<'a> {
     }
 
     async fn fetch_batch(&self, batch: &[ChunkRef], tell: Tell<'_>) -> Result<(), HubBytesError> {
-        let mut progress = tell;
+        let _turn = HubTurn { turns: &self.hub_turns, _turn: self.hub_turn.lock().await };
         self.hub_turns.fetch_add(1, Ordering::Relaxed);
-        let fetched = self.hub.fetch(self.partial, batch, &mut progress).await;
-        self.hub_turns.fetch_add(1, Ordering::Relaxed);
-        self.is_hub_giving.store(fetched.is_ok(), Ordering::Relaxed);
-        fetched
+        self.hub_pace().ask(Instant::now());
+        let mut progress = |news: FetchProgress| {
+            if matches!(news, FetchProgress::Stored(_)) {
+                self.hub_pace().answer(Instant::now());
+            }
+            tell(news);
+        };
+        self.hub.fetch(self.partial, batch, &mut progress).await
+    }
+
+    fn hub_pace(&self) -> MutexGuard<'_, SourcePace> {
+        self.hub_pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn not_fetched(&self, reasons: String) -> LibraryError {
@@ -305,6 +394,13 @@ impl<'a> Obtaining<'a> {
     /// What fetches of this node ask the hub for at the moment.
     fn coming_here(&self) -> BTreeSet<ChunkRef> {
         self.hub.coming(self.partial.id()).into_iter().collect()
+    }
+
+    /// The same, unless the hub trickles: then members are asked for them as well.
+    fn left_to_hub(&self) -> BTreeSet<ChunkRef> {
+        let is_under_way = !self.hub_turns.load(Ordering::Relaxed).is_multiple_of(2);
+        let is_slow = is_under_way && self.hub_pace().is_slow(Instant::now());
+        if is_slow { BTreeSet::new() } else { self.coming_here() }
     }
 
     /// Whether a member may still be asked to fetch for this node.
@@ -432,8 +528,9 @@ mod tests {
         assert_eq!(counts.0.load(Ordering::SeqCst), 2, "it is asked once more");
     }
 
-    #[tokio::test]
-    async fn two_members_that_have_the_chunks_share_them() {
+    /// Fetches the demo model from two members, of which the second takes so long for a chunk: how many chunks
+    /// each was asked for, how many there are, and how long that took.
+    async fn asked_of_two(second_takes: Duration) -> ([usize; 2], usize, Duration) {
         let folder = tempfile::tempdir().unwrap();
         let (from, _) = Store::open(&folder.path().join("from")).unwrap();
         let (to, _) = Store::open(&folder.path().join("to")).unwrap();
@@ -452,19 +549,85 @@ mod tests {
                 _ => (KIND_REFUSED, b"no hub here".to_vec()),
             })
         };
-        let answers = vec![answer(0), answer(1)];
-        let members = FakeMember::start_all(answers, Duration::from_millis(5)).await;
+        let answers = vec![(answer(0), Duration::from_millis(5)), (answer(1), second_takes)];
+        let members = FakeMember::start_each(answers).await;
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
         let holders: Vec<Holder> =
             members.iter().map(|m| Holder { node: m.node, addresses: vec![m.address] }).collect();
         let obtaining = Obtaining::new(&members[0].own, &hub, &partial, (&holders, &[]), &|_, _| {});
         let all: Vec<ChunkRef> =
             (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
-        obtaining.run(&all, &mut |_| {}).await.unwrap();
+        let (begun, mut stored) = (Instant::now(), 0);
+        let mut note = |news| stored += usize::from(matches!(news, FetchProgress::Stored(_)));
+        obtaining.run(&all, &mut note).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
-        let asked = [0, 1].map(|number: usize| asked[number].load(Ordering::SeqCst));
+        assert_eq!(stored, all.len(), "each counts once");
+        ([0, 1].map(|number: usize| asked[number].load(Ordering::SeqCst)), all.len(), begun.elapsed())
+    }
+
+    #[tokio::test]
+    async fn two_members_that_have_the_chunks_share_them() {
+        let (asked, chunks, _) = asked_of_two(Duration::from_millis(5)).await;
         assert!(asked.iter().all(|count| *count > 0), "{asked:?}");
-        assert_eq!(asked.iter().sum::<usize>(), all.len());
+        assert_eq!(asked.iter().sum::<usize>(), chunks);
+    }
+
+    #[tokio::test]
+    async fn what_a_trickling_member_was_asked_for_at_the_end_another_member_brings() {
+        let (asked, _, took) = asked_of_two(Duration::from_millis(1500)).await;
+        assert!(asked[1] > 0, "{asked:?}");
+        // Eight chunks are asked of a member ahead.
+        assert!(took < Duration::from_secs(9), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn what_a_member_has_got_meanwhile_does_not_wait_for_a_slow_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let all = chunks(0..partial.manifest().chunk_count(0));
+        let list = |name: &str, has: fn(u32) -> bool| {
+            let (holder, _) = Store::open(&folder.path().join(name)).unwrap();
+            let held = holder.prepare(&from.manifest(id).unwrap()).unwrap();
+            for chunk in all.iter().filter(|chunk| has(chunk.index)) {
+                held.write_chunk(*chunk, &from.read_chunk(id, *chunk).unwrap()).unwrap();
+            }
+            encoded(&held.held(), Vec::new())
+        };
+        let first = list("first", |index| index == 0);
+        let [before, after] = [list("before", |index| index == 1), list("after", |index| index > 0)];
+        let (from, looks) = (Arc::new(from), AtomicUsize::new(0));
+        let give = |from: &Store, ask: Ask| match ask {
+            Ask::Chunk { model, chunk } => (KIND_BYTES, from.read_chunk(model, chunk).unwrap()),
+            _ => (KIND_REFUSED, b"no hub here".to_vec()),
+        };
+        let of_slow = from.clone();
+        let slow: FakeAnswer = Box::new(move |ask| match ask {
+            Ask::Held(_) => (KIND_BYTES, first.clone()),
+            ask => give(&of_slow, ask),
+        });
+        let other: FakeAnswer = Box::new(move |ask| match ask {
+            // It has got the rest when it is looked at for the third time.
+            Ask::Held(_) if looks.fetch_add(1, Ordering::SeqCst) < 2 => (KIND_BYTES, before.clone()),
+            Ask::Held(_) => (KIND_BYTES, after.clone()),
+            ask => give(&from, ask),
+        });
+        let answers = vec![(slow, Duration::from_secs(4)), (other, Duration::from_millis(5))];
+        let members = FakeMember::start_each(answers).await;
+        let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
+        let holders: Vec<Holder> = members.iter().map(holder).collect();
+        let mut last = None;
+        let mut note = |news| {
+            if let FetchProgress::From(member, _) = news {
+                last = Some(member);
+            }
+        };
+        let obtaining = Obtaining::new(&members[0].own, &hub, &partial, (&holders, &[]), &|_, _| {});
+        obtaining.run(&all, &mut note).await.unwrap();
+        assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
+        assert_eq!(last, Some(members[0].node), "the slow one's chunk comes behind all others");
     }
 
     const NAME: &str = "tiny-Q8_0.gguf";

@@ -2506,6 +2506,8 @@ export type PullView = {
   ranges: number;
   /** Why that of the repository was chosen. */
   reason?: string | null;
+  /** Bytes that have come, with those that are not verified yet: some of these may have to come again. */
+  received_bytes?: number;
   /** The reference that was asked for. */
   reference: string;
   /** Models that were deleted from the node's disk to make room for it: others have them. */

@@ -328,8 +328,11 @@ fn fetch_here(
     let mut lines = ui::WaitLines::begin();
     let fetched = exo_hub::fetch(&client, &plan, options, cancel, &mut |p: &Progress| {
         lines.tell(&pulls::fetched_text(reference, p.done_bytes, p.total_bytes));
-        bar.set_position(p.done_bytes);
-        bar.set_message(format!("{} ({} ranges)", exo_types::printable(&p.file, 60), p.ranges));
+        bar.set_position(p.received_bytes);
+        bar.set_message(match cancel.hold_up() {
+            Some(why) => format!("asks the hub: {why}"),
+            None => format!("{} ({} ranges)", exo_types::printable(&p.file, 60), p.ranges),
+        });
     });
     bar.finish_and_clear();
     Ok(fetched?)
@@ -361,7 +364,7 @@ fn announce(plan: &FetchPlan) {
 pub async fn show(config: &Config, args: Show) -> anyhow::Result<()> {
     let Reference::Hub(hub) = args.reference.parse()? else {
         bail!(
-            "`exo show` takes a repository, as in hf.co/ORG/REPO; a file on this disk is shown by `exo models add`"
+            "`exo show` takes a repository, as in hf.co/ORG/REPO, which `exo search` finds; `exo models` lists what is here, and `exo models --found` what other programs have"
         );
     };
     let settings = settings(config)?;
@@ -386,6 +389,14 @@ pub async fn show(config: &Config, args: Show) -> anyhow::Result<()> {
         ]
     });
     ui::table(&["quantisation", "size", "files", "memory", "here"], rows.collect());
+    if repo.models.is_empty() {
+        ui::note("nothing in it is a model that exo can fetch: GGUF or safetensors");
+        return Ok(());
+    }
+    ui::note(&format!(
+        "`exo fits hf.co/{0}` says how fast each would be on all machines, `exo pull hf.co/{0}:QUANTISATION` fetches one",
+        repo.repo
+    ));
     Ok(())
 }
 
@@ -411,7 +422,7 @@ pub async fn search(config: &Config, args: Search) -> anyhow::Result<()> {
         return ui::json(&found);
     }
     if found.is_empty() {
-        ui::line(format!("the hub has no model for `{text}`"));
+        ui::line(format!("the hub has no model for `{text}`; fewer words find more"));
         return Ok(());
     }
     let rows = found.into_iter().map(|f| {
@@ -444,6 +455,9 @@ pub async fn prune(config: &Config, json: Json) -> anyhow::Result<()> {
         return ui::json(&pruned);
     }
     ui::line(format!("deleted {} partial downloads, {}", pruned.files, ui::bytes(pruned.bytes)));
+    if pruned.files == 0 {
+        ui::note("models that are whole stay; `exo models remove NAME` deletes one");
+    }
     Ok(())
 }
 

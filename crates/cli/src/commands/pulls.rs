@@ -197,15 +197,17 @@ async fn until_over(client: &Client, id: &str, bar: &ProgressBar) -> anyhow::Res
             bar.set_style(ui::bar_style(BAR));
             bar.set_length(total);
         }
-        bar.set_position(pull.verified_bytes);
+        bar.set_position(pull.received_bytes.max(pull.verified_bytes));
         let text = match (&pull.state, &pull.file) {
-            (PullState::Fetching, Some(file)) => {
+            (PullState::Fetching, Some(file)) if pull.error.is_none() => {
                 format!("{} ({} ranges)", exo_types::printable(file, 60), pull.ranges)
             }
             _ => state_text(&pull),
         };
         lines.tell(&match (&pull.state, pull.total_bytes) {
-            (PullState::Fetching, Some(total)) => fetched_text(&pull.reference, pull.verified_bytes, total),
+            (PullState::Fetching, Some(total)) if pull.error.is_none() => {
+                fetched_text(&pull.reference, pull.verified_bytes, total)
+            }
             _ => format!("{}: {text}", pull.reference),
         });
         bar.set_message(text);

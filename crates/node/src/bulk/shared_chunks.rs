@@ -1,21 +1,25 @@
 //! Chunks that several members are asked for at once, each of one of them at a time.
 //!
 //! Whoever is faster takes more of them. A member that fails, or refuses a chunk, loses only what it was
-//! asked for: that waits again, for a member that is asked afterwards.
+//! asked for: that waits again, for a member that is asked afterwards. At the end an idle member brings as
+//! well what another brings [too slowly](SourcePace::is_overdue): the first one counts, and of a member that
+//! owes nothing else any more the rest is not waited for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use exo_hub::SourcePace;
 use exo_store::ChunkRef;
 
 /// Members that are asked at once: more share the same line of this node, and each holds answers in memory.
 pub const SOURCES_MAX: usize = 3;
-/// A member that gave nothing for this long is waited for no longer where another has what it was asked for.
-/// Longer than a member waits for room to answer.
-const STALLED_AFTER: Duration = Duration::from_secs(5);
+/// For a member without anything to do to see what others do not bring: it hangs up after a minute.
+const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Between two looks at how the others are doing.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Chunks of slow members that another source takes at once before they are asked for them.
+const LEFT_LYING_MAX: usize = 8;
 
 /// The chunks that are to come.
 pub struct SharedChunks {
@@ -37,14 +41,69 @@ struct SourceState {
     offered: Vec<ChunkRef>,
     /// How many of them were looked at.
     looked_at: usize,
-    under_way: BTreeSet<ChunkRef>,
+    /// What it was asked for and no one has brought, in the order of the questions.
+    under_way: Vec<ChunkRef>,
     was_asked: bool,
-    /// When something was asked of it or came last.
-    heard: Instant,
-    /// The longest that it took for an answer.
-    slowest: Duration,
-    /// Whether it gave all that it was asked for.
-    has_ended: bool,
+    /// Whether it is not known yet what it has.
+    is_to_begin: bool,
+    pace: SourcePace,
+}
+
+impl SourceState {
+    fn ask(&mut self, now: Instant, chunk: ChunkRef) {
+        if self.under_way.is_empty() {
+            self.pace.ask(now);
+        }
+        self.under_way.push(chunk);
+        self.was_asked = true;
+    }
+
+    fn has(&self, chunk: ChunkRef) -> bool {
+        self.offered.binary_search(&chunk).is_ok()
+    }
+}
+
+impl ShareState {
+    /// What others bring too slowly for a source that takes `each` for a chunk, the last first. What they
+    /// were not asked for yet is left to them, unless all that have it are slow of themselves.
+    fn overdue(&self, source: usize, now: Instant, each: Option<Duration>) -> Vec<ChunkRef> {
+        let others = || {
+            let all = self.sources.iter().enumerate();
+            all.filter(move |(index, _)| *index != source).map(|(_, other)| other)
+        };
+        let is_overdue = |chunk: &ChunkRef| {
+            others().all(|other| {
+                let ahead = other.under_way.iter().position(|asked| asked == chunk);
+                ahead.is_none_or(|ahead| other.pace.is_overdue(now, (ahead, 0.0), each))
+            })
+        };
+        let is_slow = |other: &SourceState| !other.under_way.is_empty() && other.pace.is_slow(now);
+        let is_left_lying = |chunk: &ChunkRef| {
+            let busy = others().filter(|other| !other.under_way.is_empty() && other.has(*chunk));
+            let slow = busy.map(|other| is_slow(other) && other.pace.is_overdue(now, (0, 0.0), each));
+            slow.reduce(|all, one| all && one).unwrap_or(false)
+        };
+        let under_way = others().flat_map(|other| other.under_way.iter().rev());
+        let mut overdue: Vec<ChunkRef> = Vec::new();
+        for chunk in under_way.copied().filter(is_overdue) {
+            if !overdue.contains(&chunk) {
+                overdue.push(chunk);
+            }
+        }
+        if others().any(is_slow) {
+            overdue.extend(self.waiting.iter().rev().copied().filter(is_left_lying).take(LEFT_LYING_MAX));
+        }
+        overdue.retain(|chunk| self.sources[source].has(*chunk));
+        overdue
+    }
+
+    /// A chunk that did not come waits again, unless another source brings it as well.
+    fn wait_again(&mut self, chunk: ChunkRef) {
+        if !self.sources.iter().any(|source| source.under_way.contains(&chunk)) {
+            self.waiting.insert(chunk);
+            self.came_back = true;
+        }
+    }
 }
 
 impl SharedChunks {
@@ -60,11 +119,10 @@ impl SharedChunks {
         state.sources.push(SourceState {
             offered: Vec::new(),
             looked_at: 0,
-            under_way: BTreeSet::new(),
+            under_way: Vec::new(),
             was_asked: false,
-            heard: Instant::now(),
-            slowest: Duration::ZERO,
-            has_ended: false,
+            is_to_begin: true,
+            pace: SourcePace::new(Instant::now()),
         });
         ChunkShare { shared: self, source: state.sources.len() - 1 }
     }
@@ -102,11 +160,14 @@ impl ChunkShare<'_> {
     pub fn offer(&self, has: impl Fn(ChunkRef) -> bool) -> bool {
         let offered: Vec<ChunkRef> = self.shared.all.iter().copied().filter(|chunk| has(*chunk)).collect();
         let is_any = !offered.is_empty();
-        self.shared.lock().sources[self.source].offered = offered;
+        let mut state = self.shared.lock();
+        let source = &mut state.sources[self.source];
+        (source.offered, source.is_to_begin) = (offered, false);
         is_any
     }
 
-    /// The next chunk that the member is to be asked for, and no one else then.
+    /// The next chunk that the member is to be asked for: one that no one else is, or at the end one that
+    /// another brings too slowly.
     pub fn take_next(&self, now: Instant) -> Option<ChunkRef> {
         let mut state = self.shared.lock();
         let ShareState { waiting, sources, .. } = &mut *state;
@@ -114,38 +175,57 @@ impl ChunkShare<'_> {
         while let Some(chunk) = source.offered.get(source.looked_at).copied() {
             source.looked_at += 1;
             if waiting.remove(&chunk) {
-                if source.under_way.is_empty() {
-                    source.heard = now;
-                }
-                source.under_way.insert(chunk);
-                source.was_asked = true;
+                source.ask(now, chunk);
                 return Some(chunk);
             }
         }
-        None
+        if !source.under_way.is_empty() {
+            return None;
+        }
+        let each = source.pace.each();
+        let chunk = *state.overdue(self.source, now, each).first()?;
+        state.waiting.remove(&chunk);
+        state.sources[self.source].ask(now, chunk);
+        Some(chunk)
     }
 
-    /// The member answered, and the chunk is here or waits again.
-    pub fn answered(&self, now: Instant, chunk: ChunkRef, is_here: bool) {
+    /// The same for a source that brings several at once and takes `each` for a chunk: what others bring too
+    /// slowly, and what these slow ones were not asked for yet.
+    pub fn take_overdue(&self, now: Instant, each: Option<Duration>, chunks_max: usize) -> Vec<ChunkRef> {
+        let mut state = self.shared.lock();
+        let mut overdue = state.overdue(self.source, now, each);
+        overdue.truncate(chunks_max);
+        for chunk in &overdue {
+            state.waiting.remove(chunk);
+            state.sources[self.source].ask(now, *chunk);
+        }
+        overdue
+    }
+
+    /// Whether the member owes this chunk: no one else has brought it.
+    pub fn owes(&self, chunk: ChunkRef) -> bool {
+        self.shared.lock().sources[self.source].under_way.contains(&chunk)
+    }
+
+    /// The member answered, and the chunk is here or waits again. Whether it is here of this member.
+    pub fn answered(&self, now: Instant, chunk: ChunkRef, is_here: bool) -> bool {
         let mut state = self.shared.lock();
         let source = &mut state.sources[self.source];
-        source.under_way.remove(&chunk);
-        source.slowest = source.slowest.max(now.saturating_duration_since(source.heard));
-        source.heard = now;
+        source.pace.answer(now);
+        let was_owed = source.under_way.contains(&chunk);
         if is_here {
-            return;
+            state.sources.iter_mut().for_each(|source| source.under_way.retain(|other| *other != chunk));
+            return was_owed;
         }
+        source.under_way.retain(|other| *other != chunk);
         if let Ok(at) = source.offered.binary_search(&chunk) {
             source.offered.remove(at);
             source.looked_at = source.looked_at.saturating_sub(1);
         }
-        state.waiting.insert(chunk);
-        state.came_back = true;
-    }
-
-    /// The member has nothing more to give.
-    pub fn end(&self) {
-        self.shared.lock().sources[self.source].has_ended = true;
+        if was_owed {
+            state.wait_again(chunk);
+        }
+        false
     }
 
     /// Whether no other member was asked for anything: what came says how fast the path is.
@@ -162,35 +242,46 @@ impl ChunkShare<'_> {
         }
     }
 
-    /// Until the member is waited for no longer.
-    pub async fn stalled(&self) {
-        while !self.is_stalled(Instant::now()) {
+    /// The next chunk for a member that owes nothing, as soon as another brings one too slowly; `None` when
+    /// that cannot be any more.
+    pub async fn next_overdue(&self) -> Option<ChunkRef> {
+        let until = Instant::now() + IDLE_MAX;
+        while self.may_help() && Instant::now() < until {
             tokio::time::sleep(LOOK_EVERY).await;
+            if let Some(chunk) = self.take_next(Instant::now()) {
+                return Some(chunk);
+            }
         }
+        None
     }
 
-    /// Whether the member gives nothing while another that has done its part has what is asked of it. One
-    /// that is as slow as that other does not stall.
-    fn is_stalled(&self, now: Instant) -> bool {
+    /// Whether others bring something that this member has. One that was not asked yet comes first, as the
+    /// rest may be its own.
+    fn may_help(&self) -> bool {
         let state = self.shared.lock();
         let source = &state.sources[self.source];
-        let silence = now.saturating_duration_since(source.heard);
-        state.sources.iter().any(|other| {
-            let has = |chunk: &ChunkRef| other.offered.binary_search(chunk).is_ok();
-            other.has_ended
-                && silence >= STALLED_AFTER.max(other.slowest * 2)
-                && source.under_way.iter().any(has)
-        })
+        let is_others_turn = !state.waiting.is_empty() && state.sources.iter().any(|s| s.is_to_begin);
+        let mut under_way = state.sources.iter().flat_map(|other| &other.under_way);
+        !is_others_turn && under_way.any(|chunk| source.has(*chunk))
+    }
+
+    /// Until others have brought all that this member was asked for and has not answered; whether it gave
+    /// nothing meanwhile.
+    pub async fn relieved(&self, asked: &VecDeque<ChunkRef>) -> bool {
+        while asked.iter().any(|chunk| self.owes(*chunk)) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        self.shared.lock().sources[self.source].pace.is_stalled(Instant::now())
     }
 }
 
 impl Drop for ChunkShare<'_> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        let ShareState { waiting, sources, came_back } = &mut *state;
-        let not_given = std::mem::take(&mut sources[self.source].under_way);
-        *came_back |= !not_given.is_empty();
-        waiting.extend(not_given);
+        let source = &mut state.sources[self.source];
+        source.is_to_begin = false;
+        let not_given = std::mem::take(&mut source.under_way);
+        not_given.into_iter().for_each(|chunk| state.wait_again(chunk));
     }
 }
 
@@ -234,33 +325,88 @@ mod tests {
         assert!(some.is_alone() && !none.is_alone());
     }
 
-    #[test]
-    fn a_member_stalls_when_another_could_give_what_it_does_not() {
-        let (all, now) = (chunks(3), Instant::now());
+    /// Of four chunks the second member has brought three, each within so long; it owes nothing. The first
+    /// owes one. When that was.
+    fn one_is_left<'a>(
+        shared: &'a SharedChunks,
+        all: &[ChunkRef],
+        each: Duration,
+    ) -> (ChunkShare<'a>, ChunkShare<'a>, Instant) {
+        let (slow, fast, mut now) = (shared.whole(), shared.whole(), Instant::now());
+        assert_eq!(slow.take_next(now), Some(all[0]));
+        for chunk in &all[1..] {
+            assert_eq!(fast.take_next(now), Some(*chunk));
+            now += each;
+            assert!(fast.answered(now, *chunk, true));
+        }
+        (slow, fast, now)
+    }
+
+    #[tokio::test]
+    async fn what_one_brings_too_slowly_at_the_end_an_idle_one_brings_too_and_the_first_counts() {
+        let (all, each) = (chunks(4), Duration::from_millis(300));
         let shared = SharedChunks::new(&all);
-        let (silent, other) = (shared.whole(), shared.share());
-        silent.take_next(now);
-        let later = now + STALLED_AFTER;
-        assert!(!silent.is_stalled(later), "there is nobody else");
-        other.offer(|chunk| chunk != all[0]);
-        other.end();
-        assert!(!silent.is_stalled(later), "the other has not got it");
-        silent.take_next(now);
-        assert!(silent.is_stalled(later) && !silent.is_stalled(later - Duration::from_millis(1)));
-        silent.answered(now + Duration::from_secs(1), all[0], true);
-        assert!(!silent.is_stalled(later), "it gave something since");
-        assert!(!other.is_stalled(later), "nothing is asked of it");
+        let (slow, fast, now) = one_is_left(&shared, &all, each);
+        assert_eq!(fast.take_next(now), None, "0.9 s are not too slow");
+        let later = now + Duration::from_secs(2);
+        assert_eq!((fast.take_next(later), fast.take_next(later)), (Some(all[0]), None));
+        assert!(slow.owes(all[0]) && !shared.is_over());
+        assert!(fast.answered(later + each, all[0], true));
+        assert!(!slow.owes(all[0]) && shared.is_over());
+        let asked = VecDeque::from([all[0]]);
+        assert!(slow.relieved(&asked).await, "it gave nothing at all");
+        assert!(!slow.answered(later + each, all[0], true), "and what comes of it now came before");
+        assert_eq!((fast.next_overdue().await, shared.came_back()), (None, false));
     }
 
     #[test]
-    fn a_member_that_is_as_slow_as_the_other_does_not_stall() {
-        let (all, now) = (chunks(2), Instant::now());
+    fn a_chunk_that_two_bring_waits_again_only_when_both_have_failed() {
+        let all = chunks(4);
         let shared = SharedChunks::new(&all);
-        let (one, other) = (shared.whole(), shared.whole());
-        one.take_next(now);
-        other.take_next(now);
-        other.answered(now + STALLED_AFTER, all[1], true);
-        other.end();
-        assert!(!one.is_stalled(now + STALLED_AFTER) && one.is_stalled(now + STALLED_AFTER * 2));
+        let (slow, fast, now) = one_is_left(&shared, &all, Duration::from_millis(1));
+        let later = now + Duration::from_secs(10);
+        assert_eq!(fast.take_next(later), Some(all[0]));
+        drop(slow);
+        assert!(!shared.came_back() && fast.owes(all[0]));
+        assert!(!fast.answered(later, all[0], false));
+        assert!(shared.came_back());
+        let third = shared.whole();
+        assert_eq!(third.take_next(later), Some(all[0]));
+    }
+
+    #[test]
+    fn a_member_that_trickles_is_left_neither_what_it_was_asked_for_nor_what_it_was_not() {
+        let (all, now) = (chunks(40), Instant::now());
+        let shared = SharedChunks::new(&all);
+        let (member, hub) = (shared.whole(), shared.whole());
+        let asked: Vec<ChunkRef> = (0..8).filter_map(|_| member.take_next(now)).collect();
+        let each = Some(Duration::from_millis(100));
+        let at = |ms| now + Duration::from_millis(ms);
+        assert!(hub.take_overdue(at(2000), each, 8).is_empty());
+        let taken = hub.take_overdue(at(2300), each, 8);
+        assert_eq!(taken, asked.iter().rev().copied().collect::<Vec<_>>(), "the last first");
+        taken.iter().for_each(|chunk| _ = hub.answered(at(2400), *chunk, true));
+        assert!(asked.iter().all(|chunk| !member.owes(*chunk)));
+        // It owes nothing: it is asked for more before anything else is looked at.
+        assert!(hub.take_overdue(at(9000), each, 8).is_empty());
+        assert_eq!(member.take_next(at(9000)), Some(all[8]));
+        let late = hub.take_overdue(at(15_000), each, 8);
+        assert_eq!((late[0], late[1], late.len()), (all[8], all[39], 8));
+        let left: Vec<ChunkRef> = std::iter::from_fn(|| member.take_next(at(15_000))).collect();
+        assert_eq!((left[0], left.len()), (all[9], 24), "all others but those of the hub");
+    }
+
+    #[test]
+    fn who_has_not_begun_is_not_kept_waiting_by_one_that_is_idle() {
+        let (all, now) = (chunks(3), Instant::now());
+        let shared = SharedChunks::new(&all);
+        let (busy, idle, next) = (shared.share(), shared.share(), shared.share());
+        assert!(busy.offer(|chunk| chunk.index < 2) && idle.offer(|chunk| chunk.index < 2));
+        assert_eq!((busy.take_next(now), busy.take_next(now)), (Some(all[0]), Some(all[1])));
+        assert!(!idle.may_help(), "the third chunk may be of who has not begun");
+        assert!(next.offer(|chunk| chunk.index == 2) && idle.may_help());
+        assert!(!next.may_help(), "it has nothing that others bring");
+        drop(busy);
+        assert!(!idle.may_help());
     }
 }

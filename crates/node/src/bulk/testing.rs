@@ -35,11 +35,17 @@ impl FakeMember {
         Self::start_all(vec![Box::new(answer)], Duration::ZERO).await.remove(0)
     }
 
-    /// Several that know one endpoint, and take so long for each answer.
+    /// Several that know one endpoint, and take so long for each chunk.
     pub(crate) async fn start_all(answers: Vec<FakeAnswer>, takes: Duration) -> Vec<Self> {
+        Self::start_each(answers.into_iter().map(|answer| (answer, takes)).collect()).await
+    }
+
+    /// The same, each with a time of its own.
+    pub(crate) async fn start_each(answers: Vec<(FakeAnswer, Duration)>) -> Vec<Self> {
         let mut endpoints = endpoints(answers.len() + 1).await;
         let (_, own) = endpoints.remove(0);
-        let member = |((node, other), answer)| Self::answering(own.clone(), (node, other), answer, takes);
+        let member =
+            |((node, other), (answer, takes))| Self::answering(own.clone(), (node, other), answer, takes);
         endpoints.into_iter().zip(answers).map(member).collect()
     }
 
@@ -71,6 +77,7 @@ impl FakeMember {
                     let (mut writer, mut reader) = channel.split(LIMITS);
                     while let Ok(frame) = reader.next(Some(ANSWER_MAX)).await {
                         let Ok(ask) = postcard::from_bytes(&frame.payload) else { return };
+                        let is_of_chunk = matches!(ask, Ask::Chunk { .. } | Ask::PartialBlock { .. });
                         let (kind, bytes) = answer(ask);
                         if kind == KIND_SILENT {
                             std::future::pending::<()>().await;
@@ -78,7 +85,7 @@ impl FakeMember {
                         if kind == KIND_HANGS_UP {
                             return;
                         }
-                        tokio::time::sleep(takes).await;
+                        tokio::time::sleep(if is_of_chunk { takes } else { Duration::ZERO }).await;
                         if writer.send(kind, &[&bytes]).await.is_err() {
                             return;
                         }

@@ -110,9 +110,10 @@ impl Pull {
     pub fn view(&self) -> PullView {
         let PullInner { view, rate, .. } = &*self.lock();
         let bytes_per_s = rate.bytes_per_s(Instant::now()).filter(|_| view.state == PullState::Fetching);
-        let left = view.total_bytes.map(|total| total.saturating_sub(view.verified_bytes));
+        let received_bytes = view.received_bytes.max(view.verified_bytes);
+        let left = view.total_bytes.map(|total| total.saturating_sub(received_bytes));
         let seconds_left = left.zip(bytes_per_s).map(|(left, rate)| (left as f64 / rate).ceil() as u64);
-        PullView { bytes_per_s, seconds_left, ..view.clone() }
+        PullView { received_bytes, bytes_per_s, seconds_left, ..view.clone() }
     }
 
     /// Whether nothing comes of it by itself any more.
@@ -169,16 +170,18 @@ impl Pull {
         if state.view.state != PullState::Fetching {
             state.rate.clear();
             state.view.ranges = 0;
+            state.view.received_bytes = 0; // what is not verified may come again
             state.view.sources.clear();
         }
         drop(state);
         shared.changed();
     }
 
-    /// Of a hub that has not answered yet, why.
+    /// Of a hub that has not answered yet, or asks to wait, why.
     fn show_hold_up(&self, shared: &DownloadsInner, why: Option<String>) {
         let text = why.map(|why| format!("asks the hub: {why}"));
-        let is_other = |view: &PullView| view.state == PullState::Resolving && view.error != text;
+        let is_asking = |view: &PullView| matches!(view.state, PullState::Resolving | PullState::Fetching);
+        let is_other = |view: &PullView| is_asking(view) && view.error != text;
         if is_other(&self.lock().view) {
             self.show(shared, |view| view.error = text);
         }
@@ -427,12 +430,13 @@ impl Pull {
             shared.meters.transfers.received(new_bytes);
             let sources = members.sources(came_bytes);
             let mut state = self.lock();
-            state.rate.note(Instant::now(), progress.done_bytes);
+            state.rate.note(Instant::now(), progress.received_bytes);
             let view = &mut state.view;
-            if progress.done_bytes > here {
+            if new_bytes > 0 {
                 (view.error, view.hint) = (None, None); // the line is back
             }
             view.verified_bytes = progress.done_bytes.max(here);
+            view.received_bytes = progress.received_bytes;
             view.sources = sources;
             view.ranges = u32::try_from(progress.ranges).unwrap_or(u32::MAX);
             view.file = Some(progress.file.clone());

@@ -762,6 +762,7 @@ fn pull_view() -> PullView {
         file: Some("good-Q8_0.gguf".to_owned()),
         files: 1,
         verified_bytes: 5,
+        received_bytes: 6,
         total_bytes: Some(10),
         ranges: 4,
         bytes_per_s: Some(1.0),

@@ -69,6 +69,7 @@ fn pull(state: PullState) -> PullView {
         file: None,
         files: 1,
         verified_bytes: 5,
+        received_bytes: 5,
         total_bytes: Some(9),
         ranges: 0,
         bytes_per_s: None,
