@@ -310,7 +310,9 @@ mod tests {
         let third = shared.whole();
         let left: Vec<ChunkRef> = std::iter::from_fn(|| third.take_next(now)).collect();
         assert_eq!(left, [all[1], all[3]], "what was refused, and what was under way");
-        left.iter().for_each(|chunk| third.answered(now, *chunk, true));
+        for chunk in &left {
+            third.answered(now, *chunk, true);
+        }
         assert!(shared.is_over());
     }
 
