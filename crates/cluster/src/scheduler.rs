@@ -6,11 +6,12 @@
 //! runs out of them ([`pages`]). It begins with what is kept of earlier sequences with the same tokens and
 //! principal; while one that runs computes the same, it waits for that. Steps are numbered and composed from
 //! decodes first, then prompt chunks, each with regard to whose they are ([`step_shares`]); at most one
-//! micro-batch per stage is in flight, and a sequence whose token is in flight waits for it. Prompts get a share of time beside decodes, not of tokens: the scheduler
-//! learns what they cost from its own steps ([`pace`]). Freed pages may be given away at once, because the
-//! `Close` that frees them travels in front of the `Open` that takes them. When a link takes steps with it,
-//! the next term begins in place ([`terms`]). Pages that stages keep outlive a placement as well: those that
-//! were loaded anew rebuild what running sequences need of them, in steps of their own.
+//! micro-batch per stage is in flight, and a sequence whose token is in flight waits for it. Prompts get a
+//! share of time beside decodes, not of tokens: the scheduler learns what they cost from its own steps
+//! ([`pace`]). Freed pages may be given away at once, because the `Close` that frees them travels in front of
+//! the `Open` that takes them. When a link takes steps with it, the next term begins in place ([`terms`]).
+//! Pages that stages keep outlive a placement as well: those that were loaded anew rebuild what running
+//! sequences need of them, in steps of their own.
 //!
 //! A decode may carry drafts, guessed from the sequence's own text ([`lookup`]), as many as raise the rate at
 //! which tokens come ([`row_cost`]); none where they do not. A small model may guess instead ([`drafting`]);
@@ -48,7 +49,9 @@ mod types;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use exo_types::{FailureKind, NodeId, Placement, PlacementId, Principal, SequenceId, StepSequence, Term, Time};
+use exo_types::{
+    FailureKind, NodeId, Placement, PlacementId, Principal, SequenceId, StepSequence, Term, Time,
+};
 
 use self::alone::Alone;
 use self::deadline::{StepSize, StepTimes};
@@ -96,8 +99,8 @@ pub struct Scheduler {
     rebuilt_last: bool,
     /// Parts of sequences in steps of all terms.
     parts: u64,
-    /// After how many steps each principal that runs last had a chunk of a prompt in one.
-    prompts_taken: BTreeMap<Principal, u64>,
+    /// Since which step each principal that runs waits for a chunk of a prompt.
+    prompt_turns: BTreeMap<Principal, u64>,
     /// Commands for the next step.
     commands: Vec<StageCommand>,
     in_flight: VecDeque<Flight>,
@@ -181,7 +184,7 @@ impl Scheduler {
             rebuilds: None,
             rebuilt_last: false,
             parts: 0,
-            prompts_taken: BTreeMap::new(),
+            prompt_turns: BTreeMap::new(),
             commands: Vec::new(),
             in_flight: VecDeque::new(),
             pace: Pace::default(),

@@ -106,7 +106,8 @@ impl NodeMachine {
         if self.is_removed() {
             return self.refuse_waiting(model, false, REMOVED);
         }
-        let waits = self.asks.unplaceable.get(&model).is_some_and(|wait| wait.again_at > self.now.time);
+        let now = self.awake.now();
+        let waits = self.asks.unplaceable.get(&model).is_some_and(|wait| wait.again_at > now);
         if self.placed_as(model).is_none() && !waits && !self.asks.is_placing(model) {
             self.ask(Asker::Placement(model), ControlAsk::Place(request.clone()));
         }
@@ -134,6 +135,10 @@ impl NodeMachine {
             None | Some(ControlReply::Refused(ControlRefusal::NotCoordinator(_))) => {
                 self.asks.note_unanswered(model, self.now.time);
             }
+            // Another one has had it placed meanwhile.
+            Some(ControlReply::Refused(refusal)) if self.placed_as(model).is_some() => {
+                tracing::trace!(%model, ?refusal, "a refusal of a model that is placed by now");
+            }
             Some(ControlReply::Refused(refusal)) => {
                 self.asks.unanswered.remove(&model);
                 let message = refusal.text(&|node| self.name_of(node));
@@ -148,9 +153,9 @@ impl NodeMachine {
     /// Over in a while: asked again, and its clients hear why they wait. What is over two members that have
     /// had no data link for long is not waited for.
     fn cannot_place(&mut self, model: ModelId, refusal: &ControlRefusal, before: Option<&PlacementWait>) {
-        let (now, why) = (self.now.time, refusal.text(&|node| self.name_of(node)));
+        let (now, why) = (self.awake.now(), refusal.text(&|node| self.name_of(node)));
         let wait = PlacementWait::new(now, refusal, why, before);
-        if wait.is_apart_for_long(now) {
+        if wait.is_apart_for_long(now) && self.placed_as(model).is_none() {
             let new = self.drivers.iter().filter(|(_, entry)| entry.model == model && !entry.is_started);
             for id in new.map(|(id, _)| *id).collect::<Vec<_>>() {
                 let (reason, retry_after_s) = (wait.why.clone(), RETRY_AFTER_S);
@@ -529,10 +534,13 @@ impl NodeMachine {
         let waits =
             |phase| matches!(phase, DriverPhase::WaitingForInstance | DriverPhase::Interrupted { .. });
         let is_waiting = |d: &&DriverEntry| waits(d.driver.phase());
-        let drivers = &self.drivers;
-        self.asks.unplaceable.retain(|model, _| drivers.values().any(|entry| entry.model == *model));
-        let unplaced: Vec<_> = self.drivers.values().filter(is_waiting).map(|d| d.place.clone()).collect();
-        for request in unplaced {
+        let waiting: Vec<_> = self.drivers.values().filter(is_waiting).map(|d| d.place.clone()).collect();
+        // How long a model could not be placed counts anew once it was, and once nobody waits for it.
+        let models: BTreeSet<ModelId> = waiting.iter().map(|request| request.model).collect();
+        let unplaced: BTreeSet<ModelId> =
+            models.into_iter().filter(|model| self.placed_as(*model).is_none()).collect();
+        self.asks.unplaceable.retain(|model, _| unplaced.contains(model));
+        for request in waiting {
             self.place_if_missing(&request);
         }
     }

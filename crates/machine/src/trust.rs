@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use exo_cluster::CoordinatorInput;
 use exo_cluster::wire::ControlMessage;
-use exo_trust::{Act, ActError, Entry, EntryId, Inserted, Statement, TrustLog, View};
+use exo_trust::{Act, ActError, Entry, EntryId, InsertError, Inserted, Statement, TrustLog, View};
 use exo_types::{NodeId, Time};
 use serde::{Deserialize, Serialize};
 
@@ -523,31 +523,42 @@ impl NodeMachine {
         is_new
     }
 
-    /// Whether one of them was new.
+    /// Whether one of them was new. An entry that finds no room here, or that follows one of these, is passed
+    /// over: what takes the rights of who filled the log comes behind it.
     fn take_entries(&mut self, from: NodeId, entries: &[Vec<u8>]) -> bool {
-        let mut is_new = false;
+        let (mut is_new, mut passed_over) = (false, None);
         if self.moving_in.is_some() {
             tracing::trace!(peer = %from, "entries of a cluster that this node is about to leave");
             return false;
         }
         for bytes in entries {
-            let entry = Entry::decode(bytes).map_err(|error| error.to_string());
+            let entry = match Entry::decode(bytes) {
+                Ok(entry) => entry,
+                Err(error) => {
+                    tracing::warn!(peer = %from, %error, "an entry of the log of trust is none");
+                    break;
+                }
+            };
             #[cfg(feature = "planted")]
             if self.config.planted == Some(crate::planted::Bug::Hearsay)
-                && let Ok(Act::Admit { node, .. }) = entry.as_ref().map(|entry| &entry.statement().act)
+                && let Act::Admit { node, .. } = &entry.statement().act
             {
                 self.trust.hearsay.insert(*node);
             }
-            let inserted =
-                entry.and_then(|e| self.trust.planned.insert(e).map_err(|error| error.to_string()));
-            match inserted {
+            match self.trust.planned.insert(entry) {
                 Ok(inserted) => is_new |= inserted == Inserted::New,
-                // Those behind it follow it, or are as bad.
+                Err(
+                    error @ (InsertError::Full { .. } | InsertError::Late { .. } | InsertError::Gap { .. }),
+                ) => passed_over = passed_over.or(Some(error)),
+                // Those behind it are as bad.
                 Err(error) => {
-                    tracing::warn!(peer = %from, error, "an entry of the log of trust is refused");
+                    tracing::warn!(peer = %from, %error, "an entry of the log of trust is refused");
                     break;
                 }
             }
+        }
+        if let Some(error) = passed_over {
+            tracing::warn!(peer = %from, %error, "entries of the log of trust find no room: this is the first");
         }
         is_new
     }

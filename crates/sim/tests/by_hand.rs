@@ -97,6 +97,27 @@ fn what_a_third_member_reaches_and_this_one_does_not_is_refused_and_not_waited_f
     }
 }
 
+/// A model is to be over three members of which two have no data link. Whoever asks for it hears so in time,
+/// with their names, and does not wait until its deadline.
+#[test]
+fn what_fits_only_over_two_members_without_a_link_is_refused_in_time() {
+    let lasting = Duration::from_secs(100);
+    let mut named = 0;
+    for (from, to) in [(0, 1), (0, 2), (1, 2)] {
+        let cut = FaultKind::CutPair { from, to, one_way: false, cut: Cut::Silence, lasting };
+        let clients = clients::list(SEED, 3, 25_000, 25_000).into_iter();
+        let client = |client: Client| Client { node: client.index % 3, cancel: None, ..client };
+        let clients = clients.map(client).collect();
+        let report = run(Scenario { stages_min: 3, clients, ..scenario(3, true, &[(5_000, cut)], 37) });
+        let case = format!("{from} and {to}: {:?}", report.failed);
+        assert_eq!((report.failure, report.answered), (None, 0), "{case}");
+        // The run goes on for as long as an answer is missing.
+        assert!(seconds(report.until) <= 45.0, "{case} {} s", seconds(report.until));
+        named += report.failed.iter().filter(|why| why.contains("no data link is open")).count();
+    }
+    assert!(named > 0, "no pair was without the coordinator");
+}
+
 /// UDP stops between two members while their answers cross the data link. Nobody is lost, no answer fails,
 /// and a few seconds later their control link is one over TCP.
 #[test]

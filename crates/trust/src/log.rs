@@ -162,11 +162,12 @@ impl TrustLog {
         if is_beyond && !self.may_go_beyond(&entry.statement().act) {
             return Err(InsertError::Full { max });
         }
+        // What many entries may be refused for is looked at before what takes long.
         let before = self.before(&entry)?;
+        self.check_late(&entry)?;
         if !entry.is_signed() {
             return Err(InsertError::BadSignature { id, author });
         }
-        self.check_late(&entry)?;
         let stood = judge::standing(&self.items, &before);
         let known = View::of(&self.items, &stood);
         known.check(author, &entry.statement().act).map_err(|source| InsertError::Act { id, source })?;

@@ -231,7 +231,8 @@ impl Scheduler {
             self.parts += 1;
             running.part_last = self.parts;
             if is_prompt {
-                self.prompts_taken.insert(running.principal, self.steps);
+                // Behind who is new in the next step, and before who is new in a later one.
+                self.prompt_turns.insert(running.principal, self.steps + 2);
             }
             reports_left -= if part.sample { report_cost } else { 0 };
             chunk_left -= if is_prompt { part.tokens.len() } else { part.drafts as usize };

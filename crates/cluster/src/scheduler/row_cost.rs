@@ -34,13 +34,15 @@ pub(super) struct RowCost {
     /// Faded sums over steps: 1, rows, rows², seconds, rows · seconds.
     sums: [f64; 5],
     row: f64,
+    /// Whether steps have differed enough to tell.
+    is_row_measured: bool,
     /// Steps since one had drafts.
     without_drafts: u32,
 }
 
 impl RowCost {
     pub(super) fn new() -> Self {
-        Self { sums: [0.0; 5], row: ROW_AT_FIRST, without_drafts: 0 }
+        Self { sums: [0.0; 5], row: ROW_AT_FIRST, is_row_measured: false, without_drafts: 0 }
     }
 
     /// A step of `rows` decoded tokens, `drafts` of them guessed, took `time`.
@@ -56,7 +58,7 @@ impl RowCost {
             *sum = *sum * FADE + new;
         }
         if let Some(row) = self.fit() {
-            self.row = row;
+            (self.row, self.is_row_measured) = (row, true);
         }
     }
 
@@ -67,8 +69,12 @@ impl RowCost {
     }
 
     /// Rows that a step may have in which all principals together have `equal` if each has as many as the one
-    /// that has fewest.
+    /// that has fewest. Until a row is measured, all that there are: steps of always as few would never
+    /// differ.
     pub(super) fn rows_beside(&self, equal: usize) -> usize {
+        if !self.is_row_measured {
+            return usize::MAX;
+        }
         let time = 1.0 + self.row * (equal.max(1) - 1) as f64;
         // Infinitely many of rows that cost nothing.
         equal.saturating_add(((BESIDE_EQUAL_MAX - 1.0) * time / self.row) as usize)
@@ -142,7 +148,7 @@ impl DraftBudget {
 impl RowCost {
     /// Where a further row costs this share of a step of one.
     pub(super) fn of_row(row: f64) -> Self {
-        Self { row, ..Self::new() }
+        Self { row, is_row_measured: true, ..Self::new() }
     }
 }
 
@@ -209,6 +215,12 @@ mod tests {
         assert_eq!(rows(0.25, 2), 4, "a step of 1.75 for one of 1.25");
         assert_eq!(rows(0.01, 2), 52, "bandwidth alone");
         assert_eq!(rows(0.0, 1), usize::MAX);
+        let mut cost = RowCost::new();
+        let step = |cost: &mut RowCost, rows: u32| cost.learn(rows, 0, Duration::from_millis(rows.into()));
+        (0..9).for_each(|_| step(&mut cost, 2));
+        assert_eq!(cost.rows_beside(2), usize::MAX, "all steps were alike");
+        step(&mut cost, 3);
+        assert_eq!(cost.rows_beside(2), 3, "each row takes a millisecond");
     }
 
     #[test]

@@ -10,19 +10,23 @@ use std::collections::BTreeMap;
 use exo_types::{Principal, SequenceId};
 
 use super::Scheduler;
+use super::sequence::Running;
 
 impl Scheduler {
     /// The decodes of the next step. They are spread over as many micro-batches as there are stages, so that
     /// no stage idles while another computes. First come as many of each principal as the one that runs least
-    /// has in a step, then the others, and of both the longest waiting first.
+    /// has in a step, of the principals the longest waiting first; then the others, the longest waiting
+    /// first.
     pub(super) fn decodes_of_step(&self) -> Vec<SequenceId> {
         let stages = self.placement.stages.len().max(1);
-        let mut counts: BTreeMap<Principal, usize> = BTreeMap::new();
+        // How many each principal has, and when it last had a part in a step.
+        let mut counts: BTreeMap<Principal, (usize, u64)> = BTreeMap::new();
         for running in self.running.values().filter(|r| r.is_decoding()) {
-            *counts.entry(running.principal).or_default() += 1;
+            let (count, last) = counts.entry(running.principal).or_default();
+            (*count, *last) = (*count + 1, running.part_last.max(*last));
         }
-        let least = counts.values().copied().min().unwrap_or(0);
-        let all = counts.values().sum::<usize>().div_ceil(stages);
+        let least = counts.values().map(|(count, _)| *count).min().unwrap_or(0);
+        let all = counts.values().map(|(count, _)| *count).sum::<usize>().div_ceil(stages);
         let equal = (least * counts.len()).div_ceil(stages);
         let rows = all.min(self.row_cost.rows_beside(equal));
 
@@ -30,28 +34,30 @@ impl Scheduler {
         let mut ready: Vec<(u64, SequenceId, Principal)> =
             ready.map(|(&id, r)| (r.part_last, id, r.principal)).collect();
         ready.sort_unstable();
-        let (mut taken, share): (BTreeMap<Principal, usize>, usize) =
-            (BTreeMap::new(), least.div_ceil(stages));
+        let (share, mut taken) = (least.div_ceil(stages), BTreeMap::<Principal, usize>::new());
         let (mut first, mut others) = (Vec::new(), Vec::new());
         for (_, id, principal) in ready {
+            let (_, last) = counts.get(&principal).copied().unwrap_or_default();
             let taken = taken.entry(principal).or_default();
             *taken += 1;
-            if *taken <= share { first.push(id) } else { others.push(id) }
+            if *taken <= share { first.push((last, id)) } else { others.push(id) }
         }
-        first.extend(others);
-        first.truncate(rows);
-        first
+        // Over several stages a step may have less room than that. Stable: of one principal as before.
+        first.sort_by_key(|(last, _)| *last);
+        first.into_iter().map(|(_, id)| id).chain(others).take(rows).collect()
     }
 
     /// Prompts, those first whose principal has waited longest for a chunk; of one principal in the order of
-    /// admission.
+    /// admission. Who is new waits from now on: however many come, one after the other, each of those that
+    /// wait has its turn.
     pub(super) fn prompts_in_order(&mut self) -> Vec<SequenceId> {
-        let running = &self.running;
-        self.prompts_taken.retain(|principal, _| running.values().any(|r| r.principal == *principal));
-        let turn = |principal: &Principal| self.prompts_taken.get(principal).copied();
+        let (running, now) = (&self.running, self.steps);
+        self.prompt_turns.retain(|principal, _| running.values().any(|r| r.principal == *principal));
         let prompts = running.iter().filter(|(_, r)| !r.is_decoding());
-        let mut prompts: Vec<(Option<u64>, u64, SequenceId)> =
-            prompts.map(|(&id, r)| (turn(&r.principal), r.ticket, id)).collect();
+        let turn = |(&id, r): (&SequenceId, &Running)| {
+            (*self.prompt_turns.entry(r.principal).or_insert(now), r.ticket, id)
+        };
+        let mut prompts: Vec<(u64, u64, SequenceId)> = prompts.map(turn).collect();
         prompts.sort_unstable();
         prompts.into_iter().map(|(_, _, id)| id).collect()
     }

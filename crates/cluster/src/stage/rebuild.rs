@@ -80,8 +80,8 @@ impl StageMachine {
         rebuilds.is_none_or(|stages| stages.has(self.index))
     }
 
-    /// When it has computed less of what it lacked than it still lacks, it forgets that: it computes all of it
-    /// again by itself, and no other stage computes the rest.
+    /// When it has computed less of what it lacked than it still lacks, it forgets that: it computes all of
+    /// it again by itself, and no other stage computes the rest.
     pub(super) fn forget_beginning(&mut self) {
         if self.lacking.len() > self.kept.len() {
             self.kept.clear();

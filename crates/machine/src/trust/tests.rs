@@ -324,6 +324,30 @@ fn who_waits_for_a_disk_that_hangs_hears_in_time_that_it_is_not_sure() {
 }
 
 #[test]
+fn an_entry_is_taken_in_behind_others_that_are_passed_over() {
+    let mut node = Lone::new();
+    let (key, me) = (node.key.clone(), node.machine.me);
+    let admit = |log: &TrustLog, node: u8| {
+        let act = Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() };
+        let statement = log.statement(me, 1500, act).unwrap();
+        let signature = key.sign(&statement.to_sign()).to_bytes();
+        statement.signed(signature)
+    };
+    let here = node.machine.trust.log().clone();
+    let mut there = here.clone();
+    there.insert(admit(&here, 5)).unwrap();
+    let entries = [admit(&there, 6), admit(&here, 7)].map(|entry| entry.encode());
+    assert!(node.machine.trust_entries(NodeId([9; 32]), &entries));
+    let members = node.machine.trust.planned_view().members();
+    let is_there = [6, 7].map(|node| members.contains_key(&NodeId([node; 32])));
+    assert_eq!(
+        is_there,
+        [false, true],
+        "one follows what is not here, and the other does not follow that one"
+    );
+}
+
+#[test]
 fn nothing_is_signed_while_the_disk_is_unsure() {
     let mut node = Lone::unsure();
     node.ask(4);

@@ -1,4 +1,5 @@
-//! Whose prompts are rendered and tokenised next: principals take turns, however many prompts one of them has.
+//! Whose prompts are rendered and tokenised next: principals take turns, however many prompts one of them
+//! has.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

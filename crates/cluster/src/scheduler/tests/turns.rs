@@ -94,7 +94,7 @@ fn go_on(s: &mut Scheduler) -> Vec<String> {
 
 /// Whose parts are in the step that was sent last: chunks of prompts, then those that sample.
 fn in_step(s: &Scheduler) -> Vec<u128> {
-    let flight = s.in_flight.front().unwrap();
+    let flight = s.in_flight.back().unwrap();
     let chunks = flight.chunks.iter().map(|(_, sequence, _)| *sequence);
     let sampled = flight.sampled.iter().map(|(_, part)| part.sequence);
     chunks.chain(sampled).map(|sequence| sequence.request.0).collect()
@@ -124,6 +124,41 @@ fn where_rows_are_expensive_who_runs_most_sits_out_of_steps_in_turns() {
     s.row_cost = RowCost::of_row(0.1);
     go_on(&mut s);
     assert_eq!(in_step(&s).len(), 4, "where rows are cheap, all go along");
+}
+
+/// Over two stages a step has room for one row: it is of one principal, then of the other.
+#[test]
+fn where_a_step_has_no_room_for_one_row_of_each_principal_they_take_turns() {
+    let config = SchedulerConfig { speculation: Speculation::Off, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1, 2]), 64, 4);
+    s.row_cost = RowCost::of_row(1.0);
+    let [a, b] = [1, 2].map(|n| Principal([n; 16]));
+    for (n, who) in [(1, a), (2, a), (3, a), (7, b)] {
+        submit_as(&mut s, n, 4, 40, who);
+    }
+    (0..12).for_each(|_| drop(go_on(&mut s)));
+    let mut counts = BTreeMap::new();
+    for _ in 0..12 {
+        go_on(&mut s);
+        in_step(&s).into_iter().for_each(|n| *counts.entry(n).or_insert(0) += 1);
+    }
+    assert_eq!(counts, BTreeMap::from([(1, 2), (2, 2), (3, 2), (7, 6)]));
+}
+
+#[test]
+fn a_long_prompt_has_its_turns_however_many_principals_come_with_short_ones() {
+    let config =
+        SchedulerConfig { speculation: Speculation::Off, chunk_tokens_max: 8, ..SchedulerConfig::default() };
+    let mut s = serving(config, placement(1, 1, &[1]), 64, 4);
+    submit_as(&mut s, 1, 40, 12, Principal([1; 16]));
+    let mut steps = vec![in_step(&s)];
+    for n in 10..20 {
+        submit_as(&mut s, n, 8, 1, Principal([n as u8; 16]));
+        go_on(&mut s);
+        steps.push(in_step(&s));
+    }
+    assert!(steps.windows(4).all(|four| four.iter().flatten().any(|n| *n == 1)), "{steps:?}");
+    assert_eq!(steps[1], [10], "who is new waits for one chunk of it: {steps:?}");
 }
 
 #[test]
