@@ -799,3 +799,22 @@ impl<'a> Cases<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bounds of the search count steps of one row, so one of more must never take less.
+    #[test]
+    fn a_root_of_squares_is_not_below_either_and_grows_with_both() {
+        let times = [0, 1, 3, (1 << 26) + 1, (1 << 27) - 1, (1 << 40) + 1, NS_MAX - 1, NS_MAX];
+        for a in times {
+            assert_eq!((root_of_squares(a, 0), root_of_squares(0, a)), (a, a));
+            for pair in times.windows(2) {
+                let [less, more] = [pair[0], pair[1]].map(|b| root_of_squares(a, b));
+                assert!(a.max(pair[0]) <= less && less <= more, "{a} {pair:?}: {less} {more}");
+            }
+        }
+        assert_eq!((root_of_squares(3, 4), root_of_squares(u64::MAX, 0)), (5, NS_MAX));
+    }
+}

@@ -8,7 +8,7 @@
 const LANES: usize = 8;
 /// Numbers that are looked at before it is asked whether one of them is odd.
 const BLOCK: usize = 4096;
-/// Below it an exponential is 1e-38 and less.
+/// Below it an exponential is 2e-38 and less, soon no normal number any more.
 const EXP_MIN: f32 = -87.0;
 
 /// Where the first is that is infinite or no number.

@@ -155,8 +155,8 @@ impl Drop for Lease {
     }
 }
 
-/// Has freed memory given back while large requests come and after them; of small ones the allocator keeps
-/// little.
+/// Has freed memory given back while requests release much, and a few times after that. Before that it waits
+/// without a clock.
 pub async fn give_back(room: Room, give_freed_memory_back: fn()) -> Infallible {
     let mut times = 0;
     loop {

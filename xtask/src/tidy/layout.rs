@@ -59,6 +59,9 @@ fn one_word_docs(text: &str) -> Vec<usize> {
     (0..lines.len()).filter(|at| is_doc(*at) && is_alone(*at) && is_word(*at)).map(|at| at + 1).collect()
 }
 
+/// What a block of Rust may say first.
+const RUST: [&str; 5] = ["rust", "no_run", "ignore", "should_panic", "compile_fail"];
+
 /// Lines, from 1, of docs that open a block which rustdoc takes for Rust: it names no other language.
 fn rust_blocks(text: &str) -> Vec<usize> {
     let docs = text.lines().map(|line| {
@@ -66,8 +69,11 @@ fn rust_blocks(text: &str) -> Vec<usize> {
         line.strip_prefix("///").or_else(|| line.strip_prefix("//!")).map(str::trim_start)
     });
     let fences = docs.enumerate().filter_map(|(at, doc)| Some((at + 1, doc?.strip_prefix("```")?.trim())));
-    let opening = fences.step_by(2);
-    opening.filter(|(_, language)| ["", "rust"].contains(language)).map(|(line, _)| line).collect()
+    let is_rust = |(_, words): &(usize, &str)| {
+        let first = words.split([',', ' ']).next().unwrap_or_default();
+        first.is_empty() || RUST.contains(&first)
+    };
+    fences.step_by(2).filter(is_rust).map(|(line, _)| line).collect()
 }
 
 #[cfg(test)]
@@ -94,6 +100,7 @@ mod tests {
             rust_blocks("/// ```text\n/// a\n/// ```\n    /// ```rust\n    /// b\n    /// ```\n"),
             [4]
         );
+        assert_eq!(rust_blocks("/// ```no_run\n/// ```\n/// ```rust,ignore\n/// ```\n"), [1, 3]);
         assert!(rust_blocks("//! ```toml\n//! ```\nlet text = \"```\";\n").is_empty());
     }
 
