@@ -154,7 +154,10 @@ fn count_long(text: &str) -> usize {
         let body = line.trim_start();
         let indent = line.len() - body.len();
         let head = body.split('(').next().unwrap_or_default();
-        if head.split_whitespace().any(|w| w == "fn") && !body.starts_with("//") && !body.ends_with(';') {
+        if head.split_whitespace().any(|w| w == "fn")
+            && !body.starts_with("//")
+            && !body.ends_with([';', '}'])
+        {
             open.push((indent, n));
         } else if body == "}" && open.last().is_some_and(|(at, _)| *at == indent) {
             let (_, first) = open.pop().unwrap_or_default();

@@ -258,8 +258,8 @@ impl<'a> Obtaining<'a> {
         Ok(given)
     }
 
-    /// Has the hub bring what members give too slowly, whenever it brings nothing else. Never ends but with an
-    /// error of this disk.
+    /// Has the hub bring what members give too slowly, whenever it brings nothing else. Ends with an error of
+    /// this disk alone.
     async fn help_from_hub(&self, share: &ChunkShare<'_>, tell: Tell<'_>) -> LibraryError {
         let id = self.partial.id();
         loop {
@@ -528,8 +528,8 @@ mod tests {
         assert_eq!(counts.0.load(Ordering::SeqCst), 2, "it is asked once more");
     }
 
-    /// Fetches the demo model from two members, of which the second takes so long for a chunk: how many chunks
-    /// each was asked for, how many there are, and how long that took.
+    /// Fetches the demo model from two members, of which the second takes so long for a chunk: how many
+    /// chunks each was asked for, how many there are, and how long that took.
     async fn asked_of_two(second_takes: Duration) -> ([usize; 2], usize, Duration) {
         let folder = tempfile::tempdir().unwrap();
         let (from, _) = Store::open(&folder.path().join("from")).unwrap();

@@ -732,7 +732,9 @@ fn a_thousand_devices_and_126_layers_have_a_plan_in_seconds() {
             plan.proof.gap_per_mille(),
             plan.proof
         );
-        assert!(took < Duration::from_secs(5), "{took:?}");
+        // The bound is of a release build: overflow checks take two to four times as long.
+        let bound_s = if cfg!(debug_assertions) { 20 } else { 5 };
+        assert!(took < Duration::from_secs(bound_s), "{took:?}");
         assert!(plan.proof.lower_bound_ns > 0);
     }
 }

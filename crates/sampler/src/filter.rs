@@ -166,8 +166,8 @@ fn greatest_of(ids: &[u32], logits: &[f32]) -> f32 {
     ids.iter().map(|&id| logits[id as usize]).fold(f32::MIN, greater)
 }
 
-/// A total order (ids differ), so unstable sorts have one result. Zeros of either sign are equals, as they are
-/// where the greatest is asked for.
+/// A total order (ids differ), so unstable sorts have one result. Zeros of either sign are equals, as they
+/// are where the greatest is asked for.
 fn likelier_first(logits: &[f32], a: u32, b: u32) -> Ordering {
     let unsigned_zero = |id: u32| logits[id as usize] + 0.0;
     unsigned_zero(b).total_cmp(&unsigned_zero(a)).then(a.cmp(&b))

@@ -537,7 +537,10 @@ fn a_lost_stage_is_rebuilt_from_kept_rows_and_none_in_front_computes_again() {
             let scenario = scenario(4, true, &[(at, crash)], 5);
             let report = run(Scenario { stages_min: 3, clients, ..scenario });
             assert_eq!((report.failure, report.answered), (None, 1), "{:?}", report.failed);
-            if report.fired.contains_key("kept rows sent") {
+            // Where a coordinator dies before all know its placement, two stages may be new, the first among
+            // them: that one computes from tokens.
+            let is_first_new = report.fired.contains_key("first stages rebuilt");
+            if report.fired.contains_key("kept rows sent") && !is_first_new {
                 rebuilt += 1;
                 // Prompt and answer once, and what lies behind the last whole page again.
                 assert!(report.embedded < 2 * u64::from(PROMPT), "{victim} at {at} ms: {}", report.embedded);
@@ -604,7 +607,8 @@ fn stages_behind_a_lost_first_one_compute_no_page_again() {
             // Who drains is answered as well.
             let answered = 1 + usize::from(is_drained);
             assert_eq!((report.failure, report.answered), (None, answered), "{:?}", report.failed);
-            if report.fired.contains_key("first stages rebuilt") {
+            let is_another_new = report.fired.contains_key("kept rows sent");
+            if report.fired.contains_key("first stages rebuilt") && !is_another_new {
                 rebuilt[usize::from(is_drained)] += 1;
                 // Prompt and answer once, and what lies behind the last whole page again.
                 assert!(

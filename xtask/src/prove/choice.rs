@@ -345,8 +345,8 @@ fn step_ms(recent: &Value, stages: usize) -> Option<Vec<f64>> {
     (steps > 0.0).then(|| sums.into_iter().map(|sum| sum / steps).collect())
 }
 
-/// Where the time of a step went. As many are on their way as there are stages, so each stage computes so many
-/// times its part of a step.
+/// Where the time of a step went. As many are on their way as there are stages, so each stage computes so
+/// many times its part of a step.
 fn step_line(step_ms: &[f64]) -> String {
     let Some((between, computed)) = step_ms.split_last() else {
         return "no answer tells where its time went".to_owned();

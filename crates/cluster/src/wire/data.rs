@@ -268,7 +268,7 @@ pub struct StepMessage {
 pub struct StageSet([u64; STAGES_MAX / 64]);
 
 impl StageSet {
-    /// These.
+    /// The set of these stages.
     pub fn of(stages: impl IntoIterator<Item = usize>) -> Self {
         stages.into_iter().fold(Self::default(), Self::with)
     }
