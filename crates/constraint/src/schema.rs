@@ -4,7 +4,7 @@
 //! and options out of `x-guidance`. Here every word of every place is known: kept, left out because it asks
 //! for nothing, or refused by its JSON Pointer.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use exo_types::GRAMMAR_BYTES_MAX;
 use serde_json::{Map, Value};
@@ -47,6 +47,8 @@ const FORMAT_BYTES_MAX: usize = GRAMMAR_BYTES_MAX / 2;
 const COPIED_BYTES_MAX: usize = 32 << 20;
 /// Most copies of places that merging alternatives with what stands beside them may make.
 const MERGED_MAX: usize = 250_000;
+/// Most schemas that the engine merges with another one before it gives up: `max_size` of `llguidance`.
+const INTERSECTIONS_MAX: usize = 50_000;
 /// What any value takes beside its text.
 const VALUE_BYTES: usize = 32;
 /// Largest integer that is told from its neighbours: the engine reads numbers as doubles.
@@ -432,7 +434,10 @@ impl Walk<'_> {
 /// too, into each.
 struct Merge<'a> {
     root: &'a Value,
-    targets: HashMap<&'a str, Size>,
+    /// What references lead to; `None` while that is counted.
+    targets: HashMap<&'a str, Option<Size>>,
+    /// Targets that have to be counted before.
+    unknown: BTreeSet<&'a str>,
     /// Places that are copies.
     copies: usize,
     /// The same of bytes of plain values and names.
@@ -442,29 +447,112 @@ struct Merge<'a> {
 /// Places of a schema once it is merged, for each alternative, and its alternatives.
 type Size = (usize, Alternatives);
 
-/// What a schema is merged into.
-#[derive(Clone, Copy)]
+/// What a schema is merged into. All but their number are sums over them.
+#[derive(Clone, Copy, Default)]
 struct Alternatives {
     count: usize,
-    /// Bytes of plain values and names in all of them.
+    /// Bytes of plain values and names.
     bytes: usize,
+    /// Names, and alternatives, of what stands inside of their values. For each of them the engine may copy
+    /// what another schema has in the same place.
+    choices: usize,
+    /// Bytes of the largest value inside.
+    largest: usize,
+    /// Bytes of what references inside lead to: copied where another schema has anything in the same place.
+    referred: usize,
 }
 
 impl Alternatives {
-    const ONE: Self = Self { count: 1, bytes: 0 };
+    const ONE: Self = Self { count: 1, bytes: 0, choices: 0, largest: 0, referred: 0 };
 
     /// Each of these with each of the others.
     fn beside(self, other: Self) -> Self {
-        let (own, others) = (self.bytes.saturating_mul(other.count), other.bytes.saturating_mul(self.count));
-        Self { count: self.count.saturating_mul(other.count), bytes: own.saturating_add(others) }
+        let each = |of: fn(&Self) -> usize| {
+            let (own, others) =
+                (of(&self).saturating_mul(other.count), of(&other).saturating_mul(self.count));
+            own.saturating_add(others)
+        };
+        let inside = self.copied_for(&other).saturating_add(other.copied_for(&self));
+        Self {
+            count: self.count.saturating_mul(other.count),
+            bytes: each(|all| all.bytes).saturating_add(inside),
+            choices: each(|all| all.choices),
+            largest: each(|all| all.largest),
+            referred: each(|all| all.referred),
+        }
+    }
+
+    /// These or the others.
+    fn or(self, other: Self) -> Self {
+        let sum = |of: fn(&Self) -> usize| of(&self).saturating_add(of(&other));
+        Self {
+            count: sum(|all| all.count),
+            bytes: sum(|all| all.bytes),
+            choices: sum(|all| all.choices),
+            largest: sum(|all| all.largest),
+            referred: sum(|all| all.referred),
+        }
+    }
+
+    /// Bytes inside of these that the engine copies because the others have something in the same place.
+    fn copied_for(&self, other: &Self) -> usize {
+        if other.choices == 0 {
+            return 0;
+        }
+        let of_choices = other.choices.min(INTERSECTIONS_MAX).saturating_mul(self.largest);
+        let of_references = self.referred.saturating_mul(other.count);
+        of_choices.saturating_add(of_references.min(INTERSECTIONS_MAX.saturating_mul(self.largest)))
+    }
+
+    /// What a reference to these is, where it is not merged.
+    fn behind_reference(self) -> Self {
+        Self {
+            count: 1,
+            bytes: 0,
+            choices: self.choices.saturating_add(self.count),
+            largest: self.largest.max(self.bytes),
+            referred: self.referred.saturating_add(self.bytes),
+        }
     }
 }
 
 impl<'a> Merge<'a> {
     fn of(schema: &'a Value) -> Self {
-        let mut merge = Self { root: schema, targets: HashMap::new(), copies: 0, copied_bytes: 0 };
-        merge.size(schema, false);
+        let (targets, unknown) = (HashMap::new(), BTreeSet::new());
+        let mut merge = Self { root: schema, targets, unknown, copies: 0, copied_bytes: 0 };
+        // Not by recursion: a chain of references is longer than a stack bears.
+        let mut left: Vec<Option<&'a str>> = vec![None];
+        while let Some(next) = left.last().copied() {
+            if merge.count(next) {
+                left.pop();
+            } else {
+                left.extend(std::mem::take(&mut merge.unknown).into_iter().map(Some));
+            }
+        }
         merge
+    }
+
+    /// Counts the schema itself, or once what a reference leads to; false if others have to be counted
+    /// before.
+    fn count(&mut self, target: Option<&'a str>) -> bool {
+        let (root, before) = (self.root, (self.copies, self.copied_bytes));
+        let size = match target {
+            None => self.size(root, false),
+            Some(target) if self.targets.get(target).is_some_and(Option::is_some) => return true,
+            Some(target) => {
+                self.targets.insert(target, None);
+                let found = root.pointer(target.get(1..).unwrap_or_default());
+                found.map_or((1, Alternatives::ONE), |schema| self.size(schema, true))
+            }
+        };
+        if !self.unknown.is_empty() {
+            (self.copies, self.copied_bytes) = before;
+            return false;
+        }
+        if let Some(target) = target {
+            self.targets.insert(target, Some(size));
+        }
+        true
     }
 
     /// Why the engine does not get it, if it makes too much of it.
@@ -488,7 +576,7 @@ impl<'a> Merge<'a> {
         let listed = words.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
         let is_merged = is_merged || listed > 1 || words.keys().filter(asserts).count() > 1;
         let (mut beside, mut largest) = (1_usize, 0);
-        let (mut all, mut written) = (Alternatives::ONE, 0_usize);
+        let (mut all, mut own, mut written) = (Alternatives::ONE, Alternatives::ONE, 0_usize);
         let mut merge = |part: Alternatives, is_written_here: bool| {
             written = written.saturating_add(if is_written_here { part.bytes } else { 0 });
             all = all.beside(part);
@@ -496,20 +584,19 @@ impl<'a> Merge<'a> {
         for (word, value) in words {
             let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
             match word.as_str() {
-                "$ref" if is_merged => {
+                "$ref" => {
                     let (places, part) = self.target(value.as_str().unwrap_or_default());
-                    beside = beside.saturating_add(places);
-                    merge(part, false);
+                    if is_merged {
+                        beside = beside.saturating_add(places);
+                        merge(part, false);
+                    } else {
+                        own = part.behind_reference();
+                    }
                 }
                 "anyOf" | "oneOf" => {
-                    let mut either = Alternatives { count: 0, bytes: 0 };
-                    for item in items {
-                        let (places, part) = self.size(item, is_merged);
-                        largest = largest.max(places);
-                        either.count = either.count.saturating_add(part.count);
-                        either.bytes = either.bytes.saturating_add(part.bytes);
-                    }
-                    merge(Alternatives { count: either.count.max(1), ..either }, true);
+                    let (places, part) = self.either(items, is_merged);
+                    largest = largest.max(places);
+                    merge(part, true);
                 }
                 "allOf" => {
                     for item in items {
@@ -520,25 +607,30 @@ impl<'a> Merge<'a> {
                 }
                 "enum" => {
                     let bytes = items.iter().map(weight).sum();
-                    merge(Alternatives { count: items.len().max(1), bytes }, true);
+                    merge(Alternatives { count: items.len().max(1), bytes, ..Alternatives::ONE }, true);
                 }
                 "$defs" | "definitions" => {
                     for schema in value.as_object().into_iter().flat_map(Map::values) {
                         self.size(schema, false);
                     }
                 }
-                "prefixItems" | "properties" | "patternProperties" | "items" | "additionalProperties" => {
-                    let (places, bytes) = self.inside(word, value);
-                    beside = beside.saturating_add(places);
-                    merge(Alternatives { count: 1, bytes }, true);
+                // The engine knows the other names, and makes one schema of these.
+                "prefixItems" | "properties" | "items" | "additionalProperties" => {
+                    beside = beside.saturating_add(self.inside(word, value, &mut own));
+                }
+                "patternProperties" => {
+                    let mut part = Alternatives::ONE;
+                    beside = beside.saturating_add(self.inside(word, value, &mut part));
+                    merge(part, true);
                 }
                 "const" | "pattern" | "required" => {
-                    merge(Alternatives { count: 1, bytes: weight(value) }, true);
+                    merge(Alternatives { bytes: weight(value), ..Alternatives::ONE }, true);
                 }
                 // Types and bounds become one.
                 _ => {}
             }
         }
+        merge(own, true);
         if is_merged {
             self.copies = self.copies.saturating_add(beside.saturating_mul(all.count - 1));
         }
@@ -546,8 +638,20 @@ impl<'a> Merge<'a> {
         (beside.saturating_add(largest), all)
     }
 
-    /// Places and bytes of what stands inside of a schema's values, where it is merged by itself.
-    fn inside(&mut self, word: &str, value: &'a Value) -> (usize, usize) {
+    /// The largest of some alternatives, and all of them.
+    fn either(&mut self, items: &'a [Value], is_merged: bool) -> Size {
+        let (mut largest, mut either) = (0, Alternatives::default());
+        for item in items {
+            let (places, part) = self.size(item, is_merged);
+            largest = largest.max(places);
+            either = either.or(part);
+        }
+        (largest, Alternatives { count: either.count.max(1), ..either })
+    }
+
+    /// Places of what stands inside of a schema's values, where it is merged by itself; what else is to be
+    /// known of it is added to the schema's own.
+    fn inside(&mut self, word: &str, value: &'a Value, own: &mut Alternatives) -> usize {
         let (schemas, names): (Vec<&'a Value>, usize) = match (word, value) {
             ("prefixItems", Value::Array(items)) => (items.iter().collect(), 0),
             ("properties" | "patternProperties", Value::Object(named)) => {
@@ -555,28 +659,30 @@ impl<'a> Merge<'a> {
             }
             _ => (vec![value], 0),
         };
-        let (mut places, mut bytes) = (0_usize, names);
+        own.bytes = own.bytes.saturating_add(names);
+        let mut places = 0_usize;
         for schema in schemas {
             let (size, all) = self.size(schema, false);
             places = places.saturating_add(size.saturating_mul(all.count));
-            bytes = bytes.saturating_add(all.bytes);
+            let bytes = all.bytes.saturating_add(VALUE_BYTES);
+            own.bytes = own.bytes.saturating_add(bytes);
+            own.choices = own.choices.saturating_add(all.choices).saturating_add(all.count);
+            own.largest = own.largest.max(all.largest).max(bytes);
+            own.referred = own.referred.saturating_add(all.referred);
         }
-        (places, bytes)
+        places
     }
 
     fn target(&mut self, target: &'a str) -> Size {
-        if let Some(size) = self.targets.get(target) {
-            return *size;
+        match self.targets.get(target) {
+            Some(Some(size)) => *size,
+            // What leads back to itself is not merged any further.
+            Some(None) => (1, Alternatives::ONE),
+            None => {
+                self.unknown.insert(target);
+                (1, Alternatives::ONE)
+            }
         }
-        // What leads back to itself is not merged any further.
-        let itself = (1, Alternatives::ONE);
-        self.targets.insert(target, itself);
-        let root = self.root;
-        let size = root
-            .pointer(target.get(1..).unwrap_or_default())
-            .map_or(itself, |schema| self.size(schema, true));
-        self.targets.insert(target, size);
-        size
     }
 }
 
@@ -926,6 +1032,37 @@ mod tests {
             let read = Schema::read(&schema, Strictness::Possible).unwrap();
             assert_eq!((read.left_out.len(), read.value), (1, schema), "entries are still counted");
         }
+    }
+
+    /// The engine merges what two schemas have in the same place, and copies the one for each name or
+    /// alternative of the other.
+    #[test]
+    fn what_is_merged_inside_of_values_is_counted_too() {
+        let list = |n: usize| (0..n).map(|i| format!("name {i:08}")).collect::<Vec<_>>();
+        let names = |n: usize, schema: Value| -> Value {
+            Value::Object((0..n).map(|i| (format!("n{i}"), schema.clone())).collect())
+        };
+        let large = || json!({"properties": {"b": {"enum": list(5_000)}}});
+        let both = |one: Value, other: Value| json!({"allOf": [one, other], "$defs": {"x": large()}});
+        let options = json!({"anyOf": vec![json!({"required": ["x"]}); 3_000]});
+        for (one, other) in [
+            (json!({"properties": names(5_000, json!(true))}), json!({"additionalProperties": large()})),
+            (json!({"prefixItems": vec![json!(true); 5_000]}), json!({"items": large()})),
+            (json!({"properties": {"a": options}}), json!({"properties": {"a": large()}})),
+            (
+                json!({"properties": names(5_000, json!({"$ref": "#/$defs/x"}))}),
+                json!({"additionalProperties": {"type": "object"}}),
+            ),
+        ] {
+            let error = refusal(both(one.clone(), other.clone()));
+            assert!(error.contains("would take too much memory"), "{error}");
+            assert!(refusal(both(other, one)).contains("would take too much memory"));
+        }
+        let alone = json!({"type": "object", "properties": names(5_000, json!(true)), "additionalProperties": large()});
+        Schema::read(&alone, Strictness::Whole).unwrap();
+        let codes = json!({"properties": names(12, json!({"type": "string", "enum": list(300)}))});
+        let more = json!({"properties": names(50, json!({"type": "string"})), "required": ["n40"]});
+        Schema::read(&both(codes, more), Strictness::Whole).unwrap();
     }
 
     #[test]

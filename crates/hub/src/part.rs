@@ -50,6 +50,9 @@ impl Client {
                 }
             };
             if let Some(wait) = retry::asked_wait(answer.status, &answer.headers, tries) {
+                if answer.status != 429 {
+                    self.forget_located(&file.uri); // another host may have more to spare
+                }
                 waited = waited.saturating_add(wait);
                 check_wait(&answer.uri, waited, wait_max(cancel))?;
                 pause_as_asked(cancel, wait)?;

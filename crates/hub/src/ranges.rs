@@ -73,8 +73,8 @@ enum RangeError {
     Unavailable(Box<HubResponse>),
     /// The signed address is no good any more.
     Expired(Box<HubResponse>),
-    /// The hub asks everybody to wait, for so long.
-    Limited(Box<HubResponse>, Duration),
+    /// The hub asks everybody to wait.
+    Limited(Box<HubResponse>),
     /// An answer to another question.
     Wrong(RangeProblem, Box<Uri>),
     Final(HubError),
@@ -198,7 +198,8 @@ impl Fetch<'_> {
                     return Ok(());
                 }
             }
-            RangeError::Limited(answer, wait) => {
+            RangeError::Limited(answer) => {
+                let wait = retry::asked_wait(answer.status, &answer.headers, *tries).unwrap_or_default();
                 if answer.status != 429 {
                     self.forget_location(); // another host may have more to spare
                 }
@@ -328,8 +329,8 @@ impl Fetch<'_> {
                 }
             })?;
         let is_elsewhere = address::origin(&answer.uri) != address::origin(&self.file.uri);
-        if let Some(wait) = retry::asked_wait(answer.status, &answer.headers, 1) {
-            return Err(RangeError::Limited(Box::new(answer), wait));
+        if retry::asked_wait(answer.status, &answer.headers, 1).is_some() {
+            return Err(RangeError::Limited(Box::new(answer)));
         }
         match answer.status {
             206 | 200 => {}

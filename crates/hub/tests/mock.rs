@@ -773,6 +773,12 @@ fn an_overloaded_hub_that_says_when_to_come_again_is_waited_for_as_well() {
     bench.pull("hf.co/org/repo").unwrap();
     assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
     std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
+    // One that says "at once" again and again is asked more and more rarely.
+    bench.hub.set_faults(busy(4, "0"));
+    let begun = Instant::now();
+    bench.pull("hf.co/org/repo").unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(1200), "{:?}", begun.elapsed());
+    std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
     let text = bench.refused(busy(99, "86400"));
     assert!(text.contains("asks to wait 86400 s") && text.contains("600 s are waited at most"), "{text}");
 }

@@ -434,11 +434,11 @@ impl Fetcher {
                 }
             };
             asked.under_way.pop_front();
-            if asked.share.owes(chunk)
-                || matches!(&answer, Err(error) if !matches!(error, FetchError::Refused { .. }))
-            {
+            let is_over = matches!(&answer, Err(error) if !matches!(error, FetchError::Refused { .. }));
+            if is_over || asked.share.owes(chunk) {
                 break (chunk, answer);
             }
+            asked.share.answered_late(Instant::now());
         };
         let bytes = match answer {
             Err(error @ FetchError::Refused { .. }) => return Ok(Some((chunk, Err(error)))),

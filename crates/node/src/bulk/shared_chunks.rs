@@ -1,7 +1,7 @@
 //! Chunks that several members are asked for at once, each of one of them at a time.
 //!
 //! Whoever is faster takes more of them. A member that fails, or refuses a chunk, loses only what it was
-//! asked for: that waits again, for a member that is asked afterwards. At the end an idle member brings as
+//! asked for: that waits again, for any other that has it. At the end an idle member brings as
 //! well what another brings [too slowly](SourcePace::is_overdue): the first one counts, and of a member that
 //! owes nothing else any more the rest is not waited for.
 
@@ -97,11 +97,18 @@ impl ShareState {
         overdue
     }
 
-    /// A chunk that did not come waits again, unless another source brings it as well.
+    /// A chunk that did not come waits again, unless another source brings it as well. Who has looked at it
+    /// before looks again.
     fn wait_again(&mut self, chunk: ChunkRef) {
-        if !self.sources.iter().any(|source| source.under_way.contains(&chunk)) {
-            self.waiting.insert(chunk);
-            self.came_back = true;
+        if self.sources.iter().any(|source| source.under_way.contains(&chunk)) {
+            return;
+        }
+        self.waiting.insert(chunk);
+        self.came_back = true;
+        for source in &mut self.sources {
+            if let Ok(at) = source.offered.binary_search(&chunk) {
+                source.looked_at = source.looked_at.min(at);
+            }
         }
     }
 }
@@ -134,9 +141,10 @@ impl SharedChunks {
         share
     }
 
-    /// Whether a chunk did not come from the member that was asked for it: another may have it.
+    /// Whether a chunk did not come from who was asked for it, and some wait: another may have them.
     pub fn came_back(&self) -> bool {
-        self.lock().came_back
+        let state = self.lock();
+        state.came_back && !state.waiting.is_empty()
     }
 
     fn is_over(&self) -> bool {
@@ -207,6 +215,11 @@ impl ChunkShare<'_> {
         self.shared.lock().sources[self.source].under_way.contains(&chunk)
     }
 
+    /// The member answered for a chunk that another has brought meanwhile.
+    pub fn answered_late(&self, now: Instant) {
+        self.shared.lock().sources[self.source].pace.answer(now);
+    }
+
     /// The member answered, and the chunk is here or waits again. Whether it is here of this member.
     pub fn answered(&self, now: Instant, chunk: ChunkRef, is_here: bool) -> bool {
         let mut state = self.shared.lock();
@@ -242,17 +255,17 @@ impl ChunkShare<'_> {
         }
     }
 
-    /// The next chunk for a member that owes nothing, as soon as another brings one too slowly; `None` when
-    /// that cannot be any more.
+    /// The next chunk for a member that owes nothing, as soon as another fails to bring one or brings it too
+    /// slowly; `None` when that cannot be any more.
     pub async fn next_overdue(&self) -> Option<ChunkRef> {
         let until = Instant::now() + IDLE_MAX;
-        while self.may_help() && Instant::now() < until {
-            tokio::time::sleep(LOOK_EVERY).await;
-            if let Some(chunk) = self.take_next(Instant::now()) {
-                return Some(chunk);
+        loop {
+            let chunk = self.take_next(Instant::now());
+            if chunk.is_some() || !self.may_help() || Instant::now() >= until {
+                return chunk;
             }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
-        None
     }
 
     /// Whether others bring something that this member has. One that was not asked yet comes first, as the
@@ -374,6 +387,36 @@ mod tests {
         assert!(shared.came_back());
         let third = shared.whole();
         assert_eq!(third.take_next(later), Some(all[0]));
+    }
+
+    #[tokio::test]
+    async fn what_a_member_did_not_bring_an_idle_one_brings_at_once() {
+        let (all, now) = (chunks(4), Instant::now());
+        let shared = SharedChunks::new(&all);
+        let (fails, slow, idle) = (shared.whole(), shared.whole(), shared.whole());
+        assert_eq!([fails.take_next(now), fails.take_next(now)], [Some(all[0]), Some(all[1])]);
+        assert_eq!([slow.take_next(now), idle.take_next(now)], [Some(all[2]), Some(all[3])]);
+        idle.answered(now, all[3], true);
+        assert_eq!(idle.take_next(now), None);
+        fails.answered(now, all[1], false);
+        assert_eq!(idle.next_overdue().await, Some(all[1]), "it had looked at it before");
+        idle.answered(now, all[1], true);
+        assert!(!shared.came_back(), "none waits");
+        drop(fails);
+        assert!(shared.came_back());
+        assert_eq!((idle.take_next(now), slow.take_next(now)), (Some(all[0]), None));
+    }
+
+    #[tokio::test]
+    async fn who_answers_later_than_others_has_given_something() {
+        let all = chunks(4);
+        let shared = SharedChunks::new(&all);
+        let (slow, fast, _) = one_is_left(&shared, &all, Duration::from_millis(1));
+        let later = Instant::now() + Duration::from_secs(3);
+        assert_eq!(fast.take_next(later), Some(all[0]));
+        fast.answered(later, all[0], true);
+        slow.answered_late(later);
+        assert!(!slow.relieved(&VecDeque::from([all[0]])).await);
     }
 
     #[test]

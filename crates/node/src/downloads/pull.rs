@@ -177,12 +177,17 @@ impl Pull {
         shared.changed();
     }
 
-    /// Of a hub that has not answered yet, or asks to wait, why.
+    /// Of a hub that has not answered yet, or asks to wait, why; unless members give meanwhile.
     fn show_hold_up(&self, shared: &DownloadsInner, why: Option<String>) {
-        let text = why.map(|why| format!("asks the hub: {why}"));
-        let is_asking = |view: &PullView| matches!(view.state, PullState::Resolving | PullState::Fetching);
-        let is_other = |view: &PullView| is_asking(view) && view.error != text;
-        if is_other(&self.lock().view) {
+        let (text, is_other) = {
+            let PullInner { view, rate, .. } = &*self.lock();
+            let is_coming = rate.bytes_per_s(Instant::now()).is_some();
+            let text = why.filter(|_| !is_coming).map(|why| format!("asks the hub: {why}"));
+            let is_asking = matches!(view.state, PullState::Resolving | PullState::Fetching);
+            let is_other = is_asking && view.error != text;
+            (text, is_other)
+        };
+        if is_other {
             self.show(shared, |view| view.error = text);
         }
     }
