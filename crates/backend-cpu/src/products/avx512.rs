@@ -17,7 +17,7 @@ use super::packed_types::{PackedType, Quants, Scales, Walk, for_type};
 use super::{Products, Sums, check};
 use crate::packed::{BLOCK, Group, Line};
 use crate::rounded::{RoundedBlock, RoundedRows, Rounding};
-use crate::simd::{Avx512, fetch_far, fetch_weights};
+use crate::simd::{Avx512, fetch_weights};
 
 /// Rows of activations in a tile: their sums and those of the weights' scales fill the registers.
 const TILE: usize = 8;
@@ -96,9 +96,8 @@ unsafe fn tile<K: PackedType, const U: usize>(
     t: usize,
     sums: &mut [Sums],
 ) -> usize {
-    // The others find the group in the cache, and memory is idle meanwhile: the second asks for the next one.
-    let (first_read, asks_next) = (t == 0, t == TILE);
-    let group_bytes = size_of_val(weights.lines);
+    // The others find the group in the cache.
+    let first_read = t == 0;
     let mut walk = Walk::<K>::new(weights);
     let mut rows = [x.all.as_ptr(); U];
     for (u, row) in rows.iter_mut().enumerate() {
@@ -116,8 +115,6 @@ unsafe fn tile<K: PackedType, const U: usize>(
             }
             if first_read {
                 fetch::<K>(place.quants, at);
-            } else if asks_next {
-                fetch_next::<K>(place.quants, at, group_bytes);
             }
             let scales = block_scales::<K>(&head, place.scales, place.side);
             let blocks = rows.map(|row| row.add(at));
@@ -215,26 +212,12 @@ unsafe fn block_scales<K: PackedType>(head: &Head, scales: *const Line, side: us
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn fetch<K: PackedType>(line: *const Line, at: usize) {
-    for i in 0..lines_to_next::<K>(at) {
+    let lines = K::LAYOUT.block
+        + if at % 2 == 1 { K::LAYOUT.scales } else { 0 }
+        + if at % 8 == 7 { K::LAYOUT.head } else { 0 };
+    for i in 0..lines {
         fetch_weights(line.wrapping_add(i).cast());
     }
-}
-
-/// Fetches the same lines of the group behind this one, which has so many bytes, to the second-level cache.
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn fetch_next<K: PackedType>(line: *const Line, at: usize, group_bytes: usize) {
-    for i in 0..lines_to_next::<K>(at) {
-        fetch_far(line.wrapping_add(i).cast::<u8>().wrapping_add(group_bytes));
-    }
-}
-
-/// Lines from the quants of block `at` to those of the next.
-#[inline(always)]
-fn lines_to_next<K: PackedType>(at: usize) -> usize {
-    K::LAYOUT.block
-        + if at % 2 == 1 { K::LAYOUT.scales } else { 0 }
-        + if at % 8 == 7 { K::LAYOUT.head } else { 0 }
 }
 
 /// The centre is 2 to the power of this; 0 where there is none.
