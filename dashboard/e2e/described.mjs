@@ -186,7 +186,7 @@ const scenarios = {
     await page.keyboard.press("g");
     await page.keyboard.press("m");
     await page.waitForSelector("h1:has-text('Models')");
-    await page.getByRole("link", { name: "llama-3.1-70b-q4" }).focus();
+    await page.getByRole("link", { name: "llama-3.1-70b-q4", exact: true }).focus();
     await page.keyboard.press("Enter");
     await page.waitForSelector("text=Every device, with its reason");
     await page.getByLabel("Context, tokens").focus();
