@@ -125,7 +125,7 @@ fn what_cannot_be_kept_to_is_refused_before_the_first_token() {
         )
     };
     let deep = (0..70).fold(json!({}), |inner, _| json!({"items": inner}));
-    let many: Vec<Value> = (0..200_000).map(|i| json!(format!("value {i}"))).collect();
+    let many: Vec<Value> = (0..30_000).map(|i| json!(format!("value {i}"))).collect();
     for (body, says) in [
         (schema(json!({"properties": {"a": {"not": {}}}})), "#/properties/a/not"),
         (schema(json!({"type": "array", "uniqueItems": true})), "uniqueItems"),
