@@ -398,9 +398,13 @@ impl ChunkQueue {
         self.changed.notify_all();
     }
 
-    /// The hub gives nothing more. What somebody near gives still comes, and then the work ends.
+    /// The hub gives nothing more. What somebody near gives still comes, and then the work ends. A range that
+    /// is ended because the work is over is no failure of it.
     pub(crate) fn fail(&self, failure: HubError) {
         let mut state = self.lock();
+        if state.is_over {
+            return;
+        }
         if state.failure.is_none() {
             state.failure = Some(failure);
         }
@@ -736,6 +740,14 @@ mod tests {
         assert_eq!((work.claimed(0), work.is_here(1)), (Some((0, 1)), true));
         work.write(0, 0);
         assert_eq!(work.claim(0).map(|(next, _)| next), Some(2));
+    }
+
+    #[test]
+    fn what_is_ended_because_the_work_is_over_is_no_failure_of_it() {
+        let work = ChunkQueue::new(CHUNK_BYTES, CHUNK_BYTES, [0].into_iter(), 1);
+        work.end(None);
+        work.fail(HubError::Cancelled);
+        assert!(work.take_failure().is_none());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -735,6 +736,25 @@ fn what_a_crawling_range_holds_at_the_end_of_a_file_another_range_brings() {
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(9 * CHUNK + 5));
     assert!(begun.elapsed() < Duration::from_secs(12), "{:?}", begun.elapsed());
     assert!(bench.hub.sent_bytes() < 14 * CHUNK as u64, "{} bytes", bench.hub.sent_bytes());
+}
+
+#[test]
+fn a_range_that_trickles_when_another_has_brought_its_chunk_does_not_fail_the_fetch() {
+    let bench = one_file(CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let commit = plan.commit.clone().unwrap();
+    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", CHUNK as u64, None).unwrap();
+    bench.hub.set_faults(Faults { bytes_per_s: Some(512 << 10), ..Faults::default() });
+    let (is_here, stored, cancel) = (Cell::new(false), AtomicUsize::new(0), Cancel::default());
+    let store = |_: u32, _: u64, _: &[u8]| {
+        stored.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    let mut in_flight = |bytes: u64| is_here.set(is_here.get() || bytes > 0);
+    file.fetch_chunks(&client, CHUNK as u32, &[0], &cancel, (&store, &|_| is_here.get()), &mut in_flight)
+        .unwrap();
+    assert_eq!(stored.into_inner(), 0, "the other was sooner");
 }
 
 #[test]
