@@ -27,6 +27,8 @@ use crate::{Cancel, Client, HubError, address, retry};
 /// How many ranges a file starts with.
 pub(crate) const RANGES_START: usize = 4;
 const REPORT: Duration = Duration::from_millis(200);
+/// Between two looks at how it goes.
+const STEP: Duration = Duration::from_millis(20);
 /// How long a number of ranges is measured.
 const MEASURE: Duration = Duration::from_secs(1);
 /// After growing did not help.
@@ -352,8 +354,10 @@ impl<'a> PartFile<'a> {
             stop.cancel(); // a member may be silent for long
             let given_bytes = giving.map_or(0, |giving| giving.join().unwrap_or(0));
             match (work.take_failure(), digest) {
+                (Some(failure @ (HubError::Disk { .. } | HubError::Cancelled)), _) => Err(failure),
+                // Where the hub failed, who is near may have brought all the same.
+                (_, Ok(Ok(Some(digests)))) => Ok(Transferred { digests, given_bytes, offered }),
                 (Some(failure), _) => Err(failure),
-                (None, Ok(Ok(Some(digests)))) => Ok(Transferred { digests, given_bytes, offered }),
                 (None, Ok(Err(error))) => Err(error),
                 (None, Ok(Ok(None)) | Err(_)) => Err(HubError::Cancelled),
             }
@@ -493,7 +497,10 @@ pub(crate) fn control(
         if cancel.is_cancelled() {
             work.end(Some(HubError::Cancelled));
         }
-        work.wait(Duration::from_millis(20));
+        match work.is_over() {
+            true => std::thread::park_timeout(STEP), // what is here is still read
+            false => work.wait(STEP),
+        }
         adapt.step(work, Instant::now());
         if reported.elapsed() >= REPORT {
             report(FileProgress::of(work, work.ranges()));

@@ -326,6 +326,23 @@ fn what_a_neighbour_gives_too_slowly_the_hub_sends_as_well() {
     assert!(begun.elapsed() < Duration::from_secs(30), "the neighbour would take a minute");
 }
 
+#[test]
+fn what_a_slow_neighbour_brings_whole_is_no_failure_where_the_hub_refuses_it() {
+    let size = 6 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.remove("org/repo");
+    let asked = bench.hub.seen().len();
+    // The hub is asked as soon as the neighbour is slow.
+    let is_time = || bench.hub.seen().len() > asked;
+    let neighbour = LateNeighbour { has: bytes(size), from: 0, is_time: &is_time };
+    let (options, cancel) = (bench.options(), Cancel::default());
+    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    assert_eq!(bench.hub.sent_bytes(), 0);
+}
+
 /// Has nothing when it is asked first, and everything a moment later.
 struct FillingNeighbour {
     has: Vec<u8>,
