@@ -49,6 +49,8 @@ const COPIED_BYTES_MAX: usize = 32 << 20;
 const MERGED_MAX: usize = 250_000;
 /// Most schemas that the engine merges with another one before it gives up: `max_size` of `llguidance`.
 const INTERSECTIONS_MAX: usize = 50_000;
+/// Most places that are looked at to count that: of schemas that refer to each other each is counted anew.
+const LOOKED_AT_MAX: usize = 100 * PLACES_MAX;
 /// What any value takes beside its text.
 const VALUE_BYTES: usize = 32;
 /// Largest integer that is told from its neighbours: the engine reads numbers as doubles.
@@ -434,10 +436,16 @@ impl Walk<'_> {
 /// too, into each.
 struct Merge<'a> {
     root: &'a Value,
-    /// What references lead to; `None` while that is counted.
-    targets: HashMap<&'a str, Option<Size>>,
+    /// What references lead to.
+    targets: HashMap<&'a str, Target>,
     /// Targets that have to be counted before.
     unknown: BTreeSet<&'a str>,
+    /// How many targets are under way.
+    under_way: usize,
+    /// The first target under way that what is being counted leads back to.
+    rests_on: usize,
+    /// Places that were looked at.
+    looked_at: usize,
     /// Places that are copies.
     copies: usize,
     /// The same of bytes of plain values and names.
@@ -446,6 +454,18 @@ struct Merge<'a> {
 
 /// Places of a schema once it is merged, for each alternative, and its alternatives.
 type Size = (usize, Alternatives);
+
+/// What is known of what a reference leads to.
+enum Target {
+    /// It is being counted, as the so-manieth of those under way.
+    UnderWay(usize),
+    /// It is counted. Where it leads back to a target that was under way then, that was not gone into: this
+    /// holds only until that one is counted.
+    Counted { size: Size, rests_on: usize },
+}
+
+/// What is counted rests on no target under way.
+const ON_NOTHING: usize = usize::MAX;
 
 /// What a schema is merged into. All but their number are sums over them.
 #[derive(Clone, Copy, Default)]
@@ -518,11 +538,19 @@ impl Alternatives {
 
 impl<'a> Merge<'a> {
     fn of(schema: &'a Value) -> Self {
-        let (targets, unknown) = (HashMap::new(), BTreeSet::new());
-        let mut merge = Self { root: schema, targets, unknown, copies: 0, copied_bytes: 0 };
+        let mut merge = Self {
+            root: schema,
+            targets: HashMap::new(),
+            unknown: BTreeSet::new(),
+            under_way: 0,
+            rests_on: ON_NOTHING,
+            looked_at: 0,
+            copies: 0,
+            copied_bytes: 0,
+        };
         // Not by recursion: a chain of references is longer than a stack bears.
         let mut left: Vec<Option<&'a str>> = vec![None];
-        while let Some(next) = left.last().copied() {
+        while let Some(next) = left.last().copied().filter(|_| merge.looked_at <= LOOKED_AT_MAX) {
             if merge.count(next) {
                 left.pop();
             } else {
@@ -532,31 +560,61 @@ impl<'a> Merge<'a> {
         merge
     }
 
-    /// Counts the schema itself, or once what a reference leads to; false if others have to be counted
-    /// before.
+    /// Counts the schema itself, or what a reference leads to; false if others have to be counted before.
     fn count(&mut self, target: Option<&'a str>) -> bool {
         let (root, before) = (self.root, (self.copies, self.copied_bytes));
-        let size = match target {
-            None => self.size(root, false),
-            Some(target) if self.targets.get(target).is_some_and(Option::is_some) => return true,
-            Some(target) => {
-                self.targets.insert(target, None);
-                let found = root.pointer(target.get(1..).unwrap_or_default());
-                found.map_or((1, Alternatives::ONE), |schema| self.size(schema, true))
+        self.rests_on = ON_NOTHING;
+        let Some(target) = target else {
+            self.size(root, false);
+            return self.is_all_known(before);
+        };
+        let turn = match self.targets.get(target) {
+            Some(Target::Counted { .. }) => return true,
+            Some(Target::UnderWay(turn)) => *turn,
+            None => {
+                self.targets.insert(target, Target::UnderWay(self.under_way));
+                self.under_way += 1;
+                self.under_way - 1
             }
         };
-        if !self.unknown.is_empty() {
-            (self.copies, self.copied_bytes) = before;
+        let found = root.pointer(target.get(1..).unwrap_or_default());
+        let size = found.map_or((1, Alternatives::ONE), |schema| self.size(schema, true));
+        if !self.is_all_known(before) {
             return false;
         }
-        if let Some(target) = target {
-            self.targets.insert(target, Some(size));
+        let (rests_on, is_lasting) = (self.rests_on, self.rests_on >= turn);
+        self.under_way = turn;
+        // What rests on it is counted again where it lasts, and else rests on what it rests on itself.
+        self.targets.retain(|_, known| match known {
+            Target::Counted { rests_on: on, .. } if *on >= turn && *on != ON_NOTHING => {
+                *on = rests_on;
+                !is_lasting
+            }
+            _ => true,
+        });
+        if !is_lasting {
+            (self.copies, self.copied_bytes) = before;
         }
+        let rests_on = if is_lasting { ON_NOTHING } else { rests_on };
+        self.targets.insert(target, Target::Counted { size, rests_on });
         true
+    }
+
+    /// Whether all was known that was just counted; if not, that was for nothing.
+    fn is_all_known(&mut self, before: (usize, usize)) -> bool {
+        if !self.unknown.is_empty() {
+            (self.copies, self.copied_bytes) = before;
+        }
+        self.unknown.is_empty()
     }
 
     /// Why the engine does not get it, if it makes too much of it.
     fn refusal(&self) -> Option<String> {
+        if self.looked_at > LOOKED_AT_MAX {
+            return Some(
+                "too many of its references lead back to each other; refer to fewer schemas".to_owned(),
+            );
+        }
         if self.copies > MERGED_MAX {
             return Some(format!(
                 "its alternatives, each with all that stands beside them, make more than {MERGED_MAX} places; list fewer, or move what \
@@ -571,6 +629,7 @@ impl<'a> Merge<'a> {
     }
 
     fn size(&mut self, schema: &'a Value, is_merged: bool) -> Size {
+        self.looked_at = self.looked_at.saturating_add(1);
         let Some(words) = schema.as_object() else { return (1, Alternatives::ONE) };
         let asserts = |word: &&String| !matches!(word.as_str(), "$schema" | "$defs" | "definitions");
         let listed = words.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
@@ -675,9 +734,15 @@ impl<'a> Merge<'a> {
 
     fn target(&mut self, target: &'a str) -> Size {
         match self.targets.get(target) {
-            Some(Some(size)) => *size,
+            Some(Target::Counted { size, rests_on }) => {
+                self.rests_on = self.rests_on.min(*rests_on);
+                *size
+            }
             // What leads back to itself is not merged any further.
-            Some(None) => (1, Alternatives::ONE),
+            Some(Target::UnderWay(turn)) => {
+                self.rests_on = self.rests_on.min(*turn);
+                (1, Alternatives::ONE)
+            }
             None => {
                 self.unknown.insert(target);
                 (1, Alternatives::ONE)
@@ -1063,6 +1128,36 @@ mod tests {
         let codes = json!({"properties": names(12, json!({"type": "string", "enum": list(300)}))});
         let more = json!({"properties": names(50, json!({"type": "string"})), "required": ["n40"]});
         Schema::read(&both(codes, more), Strictness::Whole).unwrap();
+    }
+
+    /// Whichever of two that lead to each other is counted first.
+    #[test]
+    fn what_leads_back_to_itself_counts_whole_for_whoever_refers_to_it() {
+        let list: Vec<String> = (0..5_000).map(|i| format!("name {i:08}")).collect();
+        let options = vec![json!({"minItems": 1}); 1_000];
+        for (large, alias) in [("a", "b"), ("b", "a")] {
+            let [to_large, to_alias] = [large, alias].map(|name| json!({"$ref": format!("#/$defs/{name}")}));
+            let items = json!({"anyOf": [{"enum": list}, to_alias]});
+            let defs = json!({large: {"type": "array", "items": items}, alias: to_large});
+            let alone = json!({"type": "object", "properties": {"x": to_alias}, "$defs": defs});
+            Schema::read(&alone, Strictness::Whole).unwrap();
+            let merged = json!({"$ref": to_alias["$ref"], "anyOf": options, "$defs": defs});
+            assert!(refusal(merged).contains("make more than 250000 places"));
+        }
+    }
+
+    /// Each of so many refers to thirty others.
+    #[test]
+    fn many_that_lead_back_to_each_other_take_no_longer_than_any_schema() {
+        let mesh = |n: usize| {
+            let others = |own: usize| (1..=30).map(move |i| (own + i * i) % n);
+            let refers = |i: usize| (format!("p{i}"), json!({"$ref": format!("#/$defs/d{i}")}));
+            let each = |i: usize| json!({"type": "object", "properties": others(i).map(refers).collect::<Map<_, _>>()});
+            let defs: Map<String, Value> = (0..n).map(|i| (format!("d{i}"), each(i))).collect();
+            json!({"$ref": "#/$defs/d0", "$defs": defs})
+        };
+        Schema::read(&mesh(50), Strictness::Whole).unwrap();
+        assert!(refusal(mesh(500)).contains("lead back to each other"));
     }
 
     #[test]
