@@ -545,6 +545,10 @@ fn a_node_keeps_a_token_for_its_hub_and_heads_of_another_commit_are_not_taken() 
     let (is_good, text) = command(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
     assert!(!is_good && text.contains(&format!("it is of commit {}", "f".repeat(40))), "{text}");
     hub.set_faults(Faults { other_digest: Some("ab".repeat(32)), ..Faults::default() });
+    // Who has it go on, or asks again at once, hears nothing of the attempt before.
+    let id = node.get("/exo/v1/pulls")[0]["id"].as_str().unwrap().to_owned();
+    let again = node.post(&format!("/exo/v1/pulls/{id}/resume"), &json!({})).json();
+    assert!(again["state"] != "failed" && again["error"].is_null(), "{again}");
     let (is_good, text) = command(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
     assert!(!is_good && text.contains(&format!("it is the file {}", "ab".repeat(32))), "{text}");
     hub.set_faults(Faults::default());

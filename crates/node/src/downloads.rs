@@ -232,7 +232,7 @@ impl NodeDownloads {
                 // Another token, or another rate, is for another attempt.
                 PullState::Failed if !pull.is_asked_by(&request) => pulls.take_out(id),
                 PullState::Failed | PullState::Paused => {
-                    pull.wish.send_replace(DownloadCommand::Run);
+                    pull.go_on(&self.shared);
                     return Ok(pull.view());
                 }
                 _ => return Ok(pull.view()),
@@ -267,12 +267,16 @@ impl NodeDownloads {
             let message = format!("download {id} is done: there is nothing to {what}");
             return Err(AdminError::Conflict { message });
         }
-        let is_idle = view.state == PullState::Failed;
-        pull.wish.send_if_modified(|now| {
-            let is_new = *now != wish || is_idle;
-            *now = wish;
-            is_new
-        });
+        match (wish, view.state) {
+            (DownloadCommand::Run, PullState::Failed | PullState::Paused) => pull.go_on(&self.shared),
+            (_, state) => {
+                pull.wish.send_if_modified(|now| {
+                    let is_new = *now != wish || state == PullState::Failed;
+                    *now = wish;
+                    is_new
+                });
+            }
+        }
         self.shared.save_soon();
         Ok(pull.view())
     }

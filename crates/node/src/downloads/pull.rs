@@ -161,6 +161,17 @@ impl Pull {
         })
     }
 
+    /// Has it go on. It is shown as waiting from this moment: who asks next must not hear how the attempt
+    /// before ended.
+    pub fn go_on(&self, shared: &DownloadsInner) {
+        self.show_queued(shared);
+        self.wish.send_replace(DownloadCommand::Run);
+    }
+
+    fn show_queued(&self, shared: &DownloadsInner) {
+        self.show(shared, |view| (view.state, view.error, view.hint) = (PullState::Queued, None, None));
+    }
+
     fn show(&self, shared: &DownloadsInner, change: impl FnOnce(&mut PullView)) {
         let mut state = self.lock();
         change(&mut state.view);
@@ -582,9 +593,7 @@ async fn run(
     wish: &mut watch::Receiver<DownloadCommand>,
     stop: &mut watch::Receiver<bool>,
 ) -> bool {
-    pull.show(shared, |view| {
-        (view.state, view.error, view.hint) = (PullState::Queued, None, None);
-    });
+    pull.show_queued(shared);
     // The list on disk may say that it has failed, and a restart would leave it at that.
     shared.save_soon();
     let mut away = HubOutage::default();
