@@ -70,7 +70,7 @@ pub use self::types::{
     UnknownSpeculation,
 };
 use crate::failures::{PipelineFailure, TermEnd};
-use crate::wire::{AloneTimes, StageCommand, StagePages, StageSet, TokensMessage, limits};
+use crate::wire::{AloneTimes, DataMessage, StageCommand, StagePages, StageSet, TokensMessage, limits};
 
 /// How often a driver without a token hears that its sequence is on its way.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
@@ -252,28 +252,7 @@ impl Scheduler {
             SchedulerInput::Cancel { from, placement, sequence, attempt } => {
                 self.cancel(from, placement, sequence, attempt, out);
             }
-            SchedulerInput::PipelineBroken { from, placement, term, stage, kind, why } => {
-                if self.is_of_stage(from, placement, term, "a broken pipeline") {
-                    let end = TermEnd::Stage { stage, why };
-                    match kind {
-                        FailureKind::StageLost => self.end_term(now, end, out),
-                        _ => self.fail_instance(kind, None, PipelineFailure::Ended(end), out),
-                    }
-                }
-            }
-            SchedulerInput::NotWired { from, placement, term, step, missing } => {
-                if self.is_of_stage(from, placement, term, "a missing stage") {
-                    self.not_wired(now, (from, step), missing, out);
-                }
-            }
-            SchedulerInput::Undelivered { from, placement, term, sequences, missing } => {
-                if self.is_of_stage(from, placement, term, "undelivered tokens") {
-                    let why = PipelineFailure::Undelivered(missing);
-                    for (sequence, attempt) in sequences {
-                        self.fail_attempt(sequence, attempt, FailureKind::StageLost, &why, out);
-                    }
-                }
-            }
+            SchedulerInput::Report { from, message } => self.reported(now, from, message, out),
             SchedulerInput::Drafted { sequence, text_len, tokens, each } => {
                 self.drafted(sequence, text_len, tokens, each);
             }
@@ -286,6 +265,35 @@ impl Scheduler {
             SchedulerInput::LinkLost(node) => self.link_lost(now, node, out),
             SchedulerInput::NodeLost(node) => self.node_lost(node, out),
             SchedulerInput::Stop => self.stop(FailureKind::InstanceGone, &PipelineFailure::Stopped, out),
+        }
+    }
+
+    /// A stage says what does not go on.
+    fn reported(&mut self, now: Time, from: NodeId, message: DataMessage, out: &mut Vec<SchedulerOutput>) {
+        match message {
+            DataMessage::PipelineBroken { placement, term, stage, kind, why } => {
+                if self.is_of_stage(from, placement, term, "a broken pipeline") {
+                    let end = TermEnd::Stage { stage, why };
+                    match kind {
+                        FailureKind::StageLost => self.end_term(now, end, out),
+                        _ => self.fail_instance(kind, None, PipelineFailure::Ended(end), out),
+                    }
+                }
+            }
+            DataMessage::NotWired { placement, term, step, missing, .. } => {
+                if self.is_of_stage(from, placement, term, "a missing stage") {
+                    self.not_wired(now, (from, step), missing, out);
+                }
+            }
+            DataMessage::Undelivered { placement, term, sequences, missing, .. } => {
+                if self.is_of_stage(from, placement, term, "undelivered tokens") {
+                    let why = PipelineFailure::Undelivered(missing);
+                    for (sequence, attempt) in sequences {
+                        self.fail_attempt(sequence, attempt, FailureKind::StageLost, &why, out);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use exo_types::{SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
+use exo_types::{PlacementId, SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
 
 use super::drafting::Drafting;
 use super::lookup::Lookup;
@@ -64,12 +64,10 @@ impl Scheduler {
             }
             let tokens_max = self.tokens_max(&submission);
             let guesser = self.guesser(&submission, tokens_max);
-            let (to, term) = (submission.spec.driver, self.term());
-            let (sequence, attempt) = (submission.spec.sequence, submission.attempt);
+            let sequence = submission.spec.sequence;
             let claim = self.pages.claim(need);
             let running = Running::new(submission, generated, self.tickets, claim, tokens_max, guesser);
-            let cached_tokens = running.claim.cached_tokens();
-            out.push(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens });
+            out.push(running.started(self.pipeline(), sequence));
             self.running.insert(sequence, running);
         }
     }
@@ -204,7 +202,7 @@ impl Scheduler {
         mut chunk_left: usize,
         out: &mut Vec<SchedulerOutput>,
     ) -> Vec<StepSequence> {
-        let (mut sequences, mut opens, term) = (Vec::new(), Opens::default(), self.term());
+        let (mut sequences, mut opens, pipeline) = (Vec::new(), Opens::default(), self.pipeline());
         let decodes = order.iter().filter_map(|id| self.running.get(id)).filter(|r| r.is_decoding()).count();
         let (mut drafts, mut reports_left) = (self.row_cost.budget(decodes), REPORT_BUDGET);
         for &id in order {
@@ -218,7 +216,7 @@ impl Scheduler {
                 continue;
             }
             if !running.is_open() {
-                if !opens.open(term, id, running, &mut self.pages, out) {
+                if !opens.open(pipeline, id, running, &mut self.pages, out) {
                     continue;
                 }
                 self.prompt_tokens += running.tokens().len() as u64;
@@ -260,7 +258,7 @@ impl Scheduler {
             flight.add(running, part);
         }
         self.in_flight.push_back(flight);
-        let (placement, term) = (self.placement.id, self.term());
+        let (placement, term) = self.pipeline();
         StepMessage {
             stage: 0,
             commands: std::mem::take(&mut self.commands),
@@ -289,7 +287,7 @@ impl Opens {
     /// begins with. Says whether it is open.
     fn open(
         &mut self,
-        term: Term,
+        pipeline: (PlacementId, Term),
         sequence: SequenceId,
         running: &mut Running,
         pages: &mut Pages,
@@ -309,9 +307,8 @@ impl Opens {
         (self.history_tokens, self.sampling_bytes) = (tokens, bytes);
         pages.open(&mut running.claim);
         self.commands.extend(running.open());
-        let (to, attempt, cached_tokens) = (running.driver, running.attempt, running.claim.cached_tokens());
-        if cached_tokens > told {
-            out.push(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens });
+        if running.claim.cached_tokens() > told {
+            out.push(running.started(pipeline, sequence));
         }
         true
     }

@@ -8,7 +8,7 @@ use exo_types::{Attempt, FailureKind, NodeId, SequenceId, Time};
 use super::alone::{AloneStep, AloneWork};
 use super::ended::End;
 use super::pace::StepCost;
-use super::sequence::Running;
+use super::sequence::{Running, started};
 use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput, Speculation};
 use crate::failures::{PipelineFailure, TermEnd};
 use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
@@ -24,7 +24,7 @@ impl Scheduler {
         tokens: &TokensMessage,
         out: &mut Vec<SchedulerOutput>,
     ) {
-        let (serving, term) = (self.placement.id, self.terms.current);
+        let (serving, term) = self.pipeline();
         let is_last = self.placement.stages.last().is_some_and(|s| s.leader().node == from);
         #[cfg(feature = "planted")]
         let is_last = is_last || self.has_bug(super::planted::SchedulerBug::ReturnedByAnyone);
@@ -256,22 +256,10 @@ impl Scheduler {
             return;
         }
         self.beat_at = now;
-        let term = self.terms.current;
         let silent = self.running.iter().filter(|(_, r)| !r.has_sampled);
-        out.extend(silent.map(|(&sequence, r)| SchedulerOutput::Started {
-            to: r.driver,
-            term,
-            sequence,
-            attempt: r.attempt,
-            cached_tokens: r.claim.cached_tokens(),
-        }));
-        out.extend(self.queue.paused().map(|s| SchedulerOutput::Started {
-            to: s.spec.driver,
-            term,
-            sequence: s.spec.sequence,
-            attempt: s.attempt,
-            cached_tokens: 0,
-        }));
+        out.extend(silent.map(|(&sequence, r)| r.started(self.pipeline(), sequence)));
+        let paused = self.queue.paused();
+        out.extend(paused.map(|s| started(self.pipeline(), s.spec.driver, (s.spec.sequence, s.attempt), 0)));
     }
 
     /// Gives a running sequence's pages back and sees to it that the stages forget it.

@@ -80,29 +80,38 @@ fn back(s: &Scheduler, step: u64, results: Vec<TokenResult>) -> TokensMessage {
 /// Outputs as one line each; a step as `step N: open S, close S | S@start+count[*]` (`*` samples).
 fn show(out: &[SchedulerOutput]) -> Vec<String> {
     let line = |o: &SchedulerOutput| match o {
-        SchedulerOutput::Accepted { sequence, queue_ahead, .. } => {
-            format!("accepted {} behind {queue_ahead}", sequence.request.0)
-        }
-        SchedulerOutput::Started { sequence, cached_tokens: 0, .. } => {
-            format!("started {}", sequence.request.0)
-        }
-        SchedulerOutput::Started { sequence, cached_tokens, .. } => {
-            format!("started {} behind {cached_tokens}", sequence.request.0)
-        }
-        SchedulerOutput::Rejected { sequence, why, .. } => {
-            format!("rejected {} {:?}", sequence.request.0, why.kind())
-        }
+        SchedulerOutput::Send { message, .. } => show_message(message),
         SchedulerOutput::Serving => "serving".to_owned(),
         SchedulerOutput::Step(step) => show_step(step),
-        SchedulerOutput::Ended { sequence, reason, generated, .. } => {
-            format!("ended {} {reason:?} after {generated}", sequence.request.0)
-        }
-        SchedulerOutput::Failed { sequence, kind, .. } => format!("failed {} {kind:?}", sequence.request.0),
         SchedulerOutput::InstanceFailed { kind, .. } => format!("instance failed {kind:?}"),
         SchedulerOutput::Draft { spec, count } => format!("{} asks for {count}", spec.sequence),
         SchedulerOutput::DraftOver(sequence) => format!("{sequence} asks no more"),
     };
     out.iter().map(line).collect()
+}
+
+fn show_message(message: &DataMessage) -> String {
+    match message {
+        DataMessage::Accepted { sequence, queue_ahead, .. } => {
+            format!("accepted {} behind {queue_ahead}", sequence.request.0)
+        }
+        DataMessage::Started { sequence, cached_tokens: 0, .. } => {
+            format!("started {}", sequence.request.0)
+        }
+        DataMessage::Started { sequence, cached_tokens, .. } => {
+            format!("started {} behind {cached_tokens}", sequence.request.0)
+        }
+        DataMessage::Rejected { sequence, why, .. } => {
+            format!("rejected {} {:?}", sequence.request.0, why.kind())
+        }
+        DataMessage::SequenceEnded { sequence, reason, generated, .. } => {
+            format!("ended {} {reason:?} after {generated}", sequence.request.0)
+        }
+        DataMessage::SequenceFailed { sequence, kind, .. } => {
+            format!("failed {} {kind:?}", sequence.request.0)
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 fn show_step(step: &StepMessage) -> String {
@@ -225,7 +234,9 @@ fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     }
     let refused = submit(&mut s, 5, 4, 12);
     assert_eq!(show(&refused), ["rejected 5 QueueFull"]);
-    let [SchedulerOutput::Rejected { why, .. }] = &refused[..] else { panic!("{refused:?}") };
+    let [SchedulerOutput::Send { message: DataMessage::Rejected { why, .. }, .. }] = &refused[..] else {
+        panic!("{refused:?}")
+    };
     let busy = why.busy().unwrap();
     assert_eq!((busy.waiting, busy.retry_after_s), (3, 5), "no answer has ended yet");
     assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 2"]);
@@ -303,7 +314,10 @@ fn a_silent_pipeline_of_known_pace_ends_its_term_after_two_seconds() {
     (1..=5).for_each(|step| drop(tokens(&mut s, step, vec![result(1, 3 + step as u32, 60 + step as u32)])));
     assert!(s.handle(Time::from_millis(2000), SchedulerInput::Tick).is_empty());
     let out = s.handle(Time::from_millis(2001), SchedulerInput::Tick);
-    let Some(SchedulerOutput::Failed { why, .. }) = out.first() else { panic!("{out:?}") };
+    let Some(SchedulerOutput::Send { message: DataMessage::SequenceFailed { why, .. }, .. }) = out.first()
+    else {
+        panic!("{out:?}")
+    };
     assert_eq!(*why, PipelineFailure::Ended(TermEnd::Late { step: 6, waited_ms: 2001 }));
     assert_eq!(s.term(), exo_types::Term(2));
 }
@@ -313,12 +327,15 @@ fn tokens_that_do_not_reach_their_driver_cost_their_sequence_only() {
     let mut s = scheduler(&[1, 2], 16);
     submit(&mut s, 1, 4, 12);
     submit(&mut s, 2, 4, 12);
-    let undelivered = |number, from| SchedulerInput::Undelivered {
+    let undelivered = |number, from| SchedulerInput::Report {
         from: node(from),
-        placement: placement_id(1, number),
-        term: Term::FIRST,
-        sequences: vec![(seq(1), Attempt::FIRST), (seq(2), Attempt(2))],
-        missing: Missing { stage: 1, what: MissingPart::Link { to: node(9) }, waited_ms: 2000 },
+        message: DataMessage::Undelivered {
+            placement: placement_id(1, number),
+            term: Term::FIRST,
+            step: 1,
+            sequences: vec![(seq(1), Attempt::FIRST), (seq(2), Attempt(2))],
+            missing: Missing { stage: 1, what: MissingPart::Link { to: node(9) }, waited_ms: 2000 },
+        },
     };
     assert!(s.handle(Time::ZERO, undelivered(2, 2)).is_empty(), "of another placement");
     assert!(s.handle(Time::ZERO, undelivered(1, 7)).is_empty(), "not of a stage");

@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec, Term};
+use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec};
 
-use crate::failures::{Missing, PipelineBreak, PipelineFailure};
-use crate::wire::{EndReason, Rejection, SequenceTimes, StepMessage, Submission};
+use crate::failures::PipelineFailure;
+use crate::wire::{DataMessage, StepMessage, Submission};
 
 /// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,46 +121,13 @@ pub enum SchedulerInput {
         /// Which submission of it.
         attempt: Attempt,
     },
-    /// A stage cannot go on. A link that ended ends the term, anything else the placement.
-    PipelineBroken {
-        /// The stage's node.
+    /// A stage's word: `NotWired`, `Undelivered` or `PipelineBroken`. A link that ended ends the term, anything
+    /// else that broke the pipeline the placement.
+    Report {
+        /// The authenticated sender, which passed the word on.
         from: NodeId,
-        /// The placement it meant.
-        placement: PlacementId,
-        /// The term it meant.
-        term: Term,
-        /// Index of the stage.
-        stage: u32,
-        /// Which class of failure.
-        kind: FailureKind,
-        /// What broke the pipeline.
-        why: PipelineBreak,
-    },
-    /// A step met a stage or a link that is not there.
-    NotWired {
-        /// The node that passed the word on.
-        from: NodeId,
-        /// The placement it meant.
-        placement: PlacementId,
-        /// The term it meant.
-        term: Term,
-        /// The step.
-        step: u64,
-        /// What was not there.
-        missing: Missing,
-    },
-    /// Tokens did not reach their driver.
-    Undelivered {
-        /// The node that passed the word on.
-        from: NodeId,
-        /// The placement it meant.
-        placement: PlacementId,
-        /// The term it meant.
-        term: Term,
-        /// Whose tokens, and of which submission.
-        sequences: Vec<(SequenceId, Attempt)>,
-        /// The link that was not open.
-        missing: Missing,
+        /// The word.
+        message: DataMessage,
     },
     /// The small model's answer to [`SchedulerOutput::Draft`].
     Drafted {
@@ -190,44 +157,12 @@ pub enum SchedulerInput {
 /// What a scheduler wants done.
 #[derive(Clone, PartialEq, Debug)]
 pub enum SchedulerOutput {
-    /// Tell a driver: [`crate::wire::DataMessage::Accepted`].
-    Accepted {
+    /// Tell a driver.
+    Send {
         /// The driver's node.
         to: NodeId,
-        /// The term it is in.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Sequences in front of it.
-        queue_ahead: u32,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::Started`].
-    Started {
-        /// The driver's node.
-        to: NodeId,
-        /// The term it is in.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Leading tokens that are cached.
-        cached_tokens: u32,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::Rejected`].
-    Rejected {
-        /// The driver's node.
-        to: NodeId,
-        /// The placement that its submission named.
-        placement: PlacementId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// What is in the way.
-        why: Rejection,
+        /// What became of its sequence.
+        message: DataMessage,
     },
     /// Step 0 of the term is back: every stage is there, and steps get through. Report it.
     Serving,
@@ -242,38 +177,6 @@ pub enum SchedulerOutput {
     },
     /// The small model may forget a sequence.
     DraftOver(SequenceId),
-    /// Tell a driver: [`crate::wire::DataMessage::SequenceEnded`].
-    Ended {
-        /// The driver's node.
-        to: NodeId,
-        /// The term it is in.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Why the sequence ended.
-        reason: EndReason,
-        /// Tokens generated in this submission.
-        generated: u32,
-        /// Where its time went.
-        times: SequenceTimes,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::SequenceFailed`].
-    Failed {
-        /// The driver's node.
-        to: NodeId,
-        /// The term it is in.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Which class of failure.
-        kind: FailureKind,
-        /// What failed in the pipeline.
-        why: PipelineFailure,
-    },
     /// The instance cannot go on: report it as [`crate::wire::InstanceFailure`] and throw this scheduler
     /// away.
     InstanceFailed {

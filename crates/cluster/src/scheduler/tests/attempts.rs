@@ -6,7 +6,7 @@ use crate::wire::Rejection;
 /// The reason of the only output, a refusal.
 fn refusal(out: &[SchedulerOutput]) -> &Rejection {
     match out {
-        [SchedulerOutput::Rejected { why, .. }] => why,
+        [SchedulerOutput::Send { message: DataMessage::Rejected { why, .. }, .. }] => why,
         other => panic!("{other:?}"),
     }
 }

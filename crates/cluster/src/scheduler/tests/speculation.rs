@@ -146,12 +146,15 @@ impl World {
         for output in outputs {
             match output {
                 SchedulerOutput::Step(step) => self.in_flight.push_back(step),
-                SchedulerOutput::Ended { sequence, reason, generated, .. } => {
-                    assert_eq!(self.ended.insert(sequence, (reason, generated)), None, "ended twice");
-                }
+                SchedulerOutput::Send { message, .. } => match message {
+                    DataMessage::SequenceEnded { sequence, reason, generated, .. } => {
+                        assert_eq!(self.ended.insert(sequence, (reason, generated)), None, "ended twice");
+                    }
+                    DataMessage::Accepted { .. } | DataMessage::Started { .. } => {}
+                    other => panic!("{other:?}"),
+                },
                 SchedulerOutput::Draft { spec, count } => self.asked.push_back((spec, count)),
                 SchedulerOutput::DraftOver(gone) => self.asked.retain(|(spec, _)| spec.sequence != gone),
-                SchedulerOutput::Accepted { .. } | SchedulerOutput::Started { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

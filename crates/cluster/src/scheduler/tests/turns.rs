@@ -232,7 +232,9 @@ fn the_end_tells_where_the_time_of_prompt_and_answer_went() {
     // One that says more of itself than the step took gets what there was, and further ones are of no stage.
     let out = after(110, vec![4000, 900_000, 1], 5);
     let times = out.iter().find_map(|out| match out {
-        SchedulerOutput::Ended { times, .. } => Some(times.clone()),
+        SchedulerOutput::Send { message: DataMessage::SequenceEnded { times, .. }, .. } => {
+            Some(times.clone())
+        }
         _ => None,
     });
     let expected = SequenceTimes {
@@ -341,7 +343,10 @@ fn choices_that_have_all_slots_make_way_for_another_request() {
     // It is cancelled while it waits: its driver hears of the tokens it has.
     let paused = s.queue.paused().next().unwrap().spec.sequence;
     let ended = s.handle(Time::ZERO, cancelled(paused));
-    let SchedulerOutput::Ended { generated, .. } = &ended[0] else { panic!("{ended:?}") };
+    let SchedulerOutput::Send { message: DataMessage::SequenceEnded { generated, .. }, .. } = &ended[0]
+    else {
+        panic!("{ended:?}")
+    };
     assert!(*generated > 0);
 }
 
