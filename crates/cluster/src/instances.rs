@@ -1,11 +1,9 @@
 //! How instances are doing: what workers report of their stages and what everybody is told of the whole.
 
-use std::fmt;
-
 use exo_types::{InstanceId, ModelId, NodeId, Placement, SHARDS_MAX, list, size_up};
 use serde::{Deserialize, Serialize};
 
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 use crate::reasons::{Advice, RemoveReason, ReplaceReason, WaitReason};
 use crate::stage_status::StageStatus;
 
@@ -89,12 +87,7 @@ impl InstanceState {
     }
 }
 
-/// The same where no names are known.
-impl fmt::Display for InstanceState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(InstanceState);
 
 /// An instance as every member sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

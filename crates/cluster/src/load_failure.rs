@@ -1,12 +1,10 @@
 //! Why a shard is not loaded: a closed set with its numbers, for the wire and the log. Whoever shows it makes
 //! the sentence.
 
-use std::fmt;
-
 use exo_types::{NodeId, Shard, list, size, size_up};
 use serde::{Deserialize, Serialize};
 
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 
 /// Members that are named because they had a model.
 pub const HOLDERS_NAMED_MAX: usize = 3;
@@ -108,12 +106,7 @@ impl LoadFailure {
     }
 }
 
-/// Where no names are known.
-impl fmt::Display for LoadFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(LoadFailure);
 
 #[cfg(test)]
 mod tests {

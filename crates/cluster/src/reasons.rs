@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::failures::PipelineFailure;
 use crate::load_failure::LoadFailure;
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 use crate::stage_status::StageStatus;
 
 /// Why an instance is placed anew, or its stages are to be elsewhere.
@@ -345,17 +345,6 @@ impl LinkChange {
             }
         }
     }
-}
-
-/// For logs, tests and parts that know no names.
-macro_rules! shown_by_id {
-    ($($reason:ty),+) => {
-        $(impl fmt::Display for $reason {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.text(&by_id))
-            }
-        })+
-    };
 }
 
 shown_by_id!(ReplaceReason, WaitReason, RemoveReason, ReplanReason, Advice, LinkChange);

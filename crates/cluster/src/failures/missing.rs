@@ -1,12 +1,10 @@
 //! What a step or its tokens met where a stage or a link should be.
 
-use std::fmt;
-
 use exo_types::{NodeId, Term};
 use serde::{Deserialize, Serialize};
 
 use super::ComputeFault;
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 use crate::stage_status::StageStatus;
 
 /// What is not there, who noticed, and how long that waited.
@@ -85,9 +83,4 @@ impl Missing {
     }
 }
 
-/// Where no names are known.
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(Missing);

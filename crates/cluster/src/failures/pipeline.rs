@@ -1,13 +1,11 @@
 //! Why a pipeline does not go on, or a sequence in it: a closed set with its numbers. Whoever shows it makes
 //! the sentence.
 
-use std::fmt;
-
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{ComputeFault, Missing, PipelineBreak};
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 
 /// Why a sequence will not be finished by this scheduler, or nothing is scheduled any more.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -185,19 +183,7 @@ pub(crate) fn step_0_waits_for(missing: Option<&Missing>, name: NodeName<'_>) ->
     missing.map_or_else(|| "step 0 is on its way".to_owned(), |missing| missing.text(name))
 }
 
-/// Where no names are known.
-impl fmt::Display for PipelineFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
-
-/// Where no names are known.
-impl fmt::Display for TermEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(PipelineFailure, TermEnd);
 
 #[cfg(test)]
 mod tests {

@@ -121,8 +121,8 @@ pub enum SchedulerInput {
         /// Which submission of it.
         attempt: Attempt,
     },
-    /// A stage's word: `NotWired`, `Undelivered` or `PipelineBroken`. A link that ended ends the term, anything
-    /// else that broke the pipeline the placement.
+    /// A stage's word: `NotWired`, `Undelivered` or `PipelineBroken`. A link that ended ends the term,
+    /// anything else that broke the pipeline the placement.
     Report {
         /// The authenticated sender, which passed the word on.
         from: NodeId,

@@ -1,13 +1,11 @@
 //! Why a scheduler does not take a sequence: a closed set with its numbers. Whoever shows it makes the
 //! sentence.
 
-use std::fmt;
-
 use exo_types::{Attempt, FailureKind, InstanceId, NodeId, PlacementId, SequenceId};
 use serde::{Deserialize, Serialize};
 
 use crate::failures::{Missing, PipelineFailure, step_0_waits_for};
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 
 /// Why a scheduler does not take a sequence.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -153,12 +151,7 @@ impl Rejection {
     }
 }
 
-/// Where no names are known.
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(Rejection);
 
 #[cfg(test)]
 mod tests {
