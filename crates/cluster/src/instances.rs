@@ -39,6 +39,7 @@ pub(crate) const HUB_WAITS_MAX: std::time::Duration = std::time::Duration::from_
 /// How an instance is doing as a whole.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum InstanceState {
     /// Decided, not yet durable or not yet known to its workers.
     Placing,
@@ -49,21 +50,12 @@ pub enum InstanceState {
     /// Steps get through: its scheduler takes sequences.
     Ready,
     /// A stage is lost; a new placement is being decided.
-    Degraded {
-        /// Which, and how.
-        reason: ReplaceReason,
-    },
+    Degraded { reason: ReplaceReason },
     /// A stage is lost, and nothing that is there can take its layers. It stays placed, and goes on when
     /// something can.
-    Waiting {
-        /// What is missing.
-        reason: WaitReason,
-    },
+    Waiting { reason: WaitReason },
     /// Given up, or unloaded; the removal is on its way to the log.
-    Failed {
-        /// Why it is removed.
-        reason: RemoveReason,
-    },
+    Failed { reason: RemoveReason },
 }
 
 impl InstanceState {
@@ -110,23 +102,12 @@ pub struct InstanceView {
 /// Stages that serve are to be elsewhere.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Moving {
     /// They serve until their layers are loaded there.
-    Loading {
-        /// Why it is replaced.
-        reason: ReplaceReason,
-        /// Bytes loaded there.
-        done_bytes: u64,
-        /// Bytes in all.
-        total_bytes: u64,
-    },
+    Loading { reason: ReplaceReason, done_bytes: u64, total_bytes: u64 },
     /// They stay: their node is drained, and no other device takes the layers there.
-    Stays {
-        /// The node.
-        node: NodeId,
-        /// Bytes of the layers there.
-        bytes: u64,
-    },
+    Stays { node: NodeId, bytes: u64 },
 }
 
 impl Moving {

@@ -13,34 +13,23 @@ const DETAIL_CHARS_MAX: usize = 1000;
 
 /// Why a shard is not loaded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum LoadFailure {
     /// Nobody who is reachable has its model.
     NoHolder {
-        /// The model.
         model_name: String,
         /// Members that had it when it was placed.
         #[serde(deserialize_with = "list::<_, _, HOLDERS_NAMED_MAX>")]
         had: Vec<NodeId>,
     },
     /// Its device has too little memory left, and nothing there is about to free some.
-    NoMemory {
-        /// The shard.
-        shard: Shard,
-        /// Bytes that it needs.
-        needed_bytes: u64,
-        /// Bytes that are free.
-        free_bytes: u64,
-    },
+    NoMemory { shard: Shard, needed_bytes: u64, free_bytes: u64 },
     /// No byte came for so long.
-    NoProgress {
-        /// For so long.
-        seconds: u64,
-    },
+    NoProgress { seconds: u64 },
     /// It was loaded, and its device holds nothing of it any more.
     LetGo,
     /// A file, a line, a driver or a system failed.
     Fault {
-        /// At what.
         kind: LoadFault,
         /// In the words of what failed.
         detail: String,

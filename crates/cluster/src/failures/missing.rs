@@ -20,33 +20,18 @@ pub struct Missing {
 
 /// What is not there.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum MissingPart {
     /// The stage: its node has not heard of it.
-    Unheard {
-        /// That node.
-        node: NodeId,
-    },
+    Unheard { node: NodeId },
     /// The stage: it is not ready.
-    NotReady {
-        /// Its node.
-        node: NodeId,
-        /// How far it is.
-        status: StageStatus,
-    },
+    NotReady { node: NodeId, status: StageStatus },
     /// The stage is in an earlier term and has not seen step 0.
-    Term {
-        /// The one that it is in.
-        own: Term,
-        /// That of the step.
-        got: Term,
-    },
+    Term { own: Term, got: Term },
     /// The stage's engine cannot compute an empty step.
     Engine(ComputeFault),
     /// The data link. Where nothing waited there was no room to wait.
-    Link {
-        /// Where it would lead.
-        to: NodeId,
-    },
+    Link { to: NodeId },
 }
 
 impl Missing {

@@ -100,38 +100,23 @@ impl Default for SchedulerConfig {
 
 /// What happens to a scheduler, but for the outcomes of its steps: those are in [`crate::Scheduler::tokens`].
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum SchedulerInput {
     /// Time passed. At least once a second.
     Tick,
     /// A driver's sequence. `from` is the authenticated sender.
-    Submit {
-        /// The driver's node.
-        from: NodeId,
-        /// The sequence.
-        submission: Submission,
-    },
+    Submit { from: NodeId, submission: Submission },
     /// A driver lost interest.
-    Cancel {
-        /// The driver's node.
-        from: NodeId,
-        /// The placement it meant.
-        placement: PlacementId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-    },
+    Cancel { from: NodeId, placement: PlacementId, sequence: SequenceId, attempt: Attempt },
     /// A stage's word: `NotWired`, `Undelivered` or `PipelineBroken`. A link that ended ends the term,
     /// anything else that broke the pipeline the placement.
     Report {
         /// The authenticated sender, which passed the word on.
         from: NodeId,
-        /// The word.
         message: DataMessage,
     },
     /// The small model's answer to [`SchedulerOutput::Draft`].
     Drafted {
-        /// The sequence.
         sequence: SequenceId,
         /// Tokens of the text it was asked about.
         text_len: usize,
@@ -156,14 +141,10 @@ pub enum SchedulerInput {
 
 /// What a scheduler wants done.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum SchedulerOutput {
     /// Tell a driver.
-    Send {
-        /// The driver's node.
-        to: NodeId,
-        /// What became of its sequence.
-        message: DataMessage,
-    },
+    Send { to: NodeId, message: DataMessage },
     /// Step 0 of the term is back: every stage is there, and steps get through. Report it.
     Serving,
     /// Feed the first stage, which runs on this node.
@@ -180,11 +161,9 @@ pub enum SchedulerOutput {
     /// The instance cannot go on: report it as [`crate::wire::InstanceFailure`] and throw this scheduler
     /// away.
     InstanceFailed {
-        /// Which class of failure.
         kind: FailureKind,
         /// The stage whose device failed, where it was one.
         stage: Option<u32>,
-        /// What failed in the pipeline.
         why: PipelineFailure,
     },
 }
