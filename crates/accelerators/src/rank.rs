@@ -53,12 +53,10 @@ impl ChooseError {
 
 /// A device as one backend shows it.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct ListedDevice {
-    /// What shows it.
     pub backend: Backend,
-    /// Its number there.
     pub index: usize,
-    /// Who it is.
     pub identity: Identity,
     /// What it can do, if that is known.
     pub rates: Option<Calibration>,
