@@ -330,7 +330,7 @@ mod tests {
         );
         assert_eq!(back(&mut s, 5, &[(9, 16), (7, 16)]), [SchedulerOutput::Serving]);
         assert!(s.is_serving());
-        assert_eq!(s.stats().pages, 7);
+        assert_eq!(s.load_report().pages, 7);
         let out = submit(&mut s);
         assert!(matches!(&out[2], SchedulerOutput::Step(m) if m.frame.step == 1), "{out:?}");
         assert!(back(&mut s, 6, &[(9, 16), (7, 16)]).is_empty(), "a repetition opens nothing");

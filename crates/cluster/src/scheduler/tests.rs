@@ -144,7 +144,7 @@ fn one_sequence_has_one_decode_in_flight_and_ends_at_its_stop_token() {
     let out = tokens(&mut s, 2, vec![result(1, 4, 99)]);
     assert_eq!(show(&out), ["ended 1 StopToken after 2", "step 3: keep 1 1, close 1 | "]);
     assert_eq!(show(&tokens(&mut s, 3, vec![])), Vec::<String>::new());
-    assert_eq!(s.stats().pages_claimed, 0);
+    assert_eq!(s.pages.claimed(), 0);
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     let busy = why.busy().unwrap();
     assert_eq!((busy.waiting, busy.retry_after_s), (3, 5), "no answer has ended yet");
     assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 2"]);
-    assert_eq!(s.stats().queued, 3);
+    assert_eq!(s.load_report().waiting, 3);
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_token_beyond_the_vocabulary_costs_its_own_sequence_and_no_other() {
     tokens(&mut s, 2, vec![result(3, 4, 7)]);
     let out = show(&tokens(&mut s, 3, vec![result(2, 5, 50)]));
     assert_eq!(out[0], "failed 2 Protocol", "{out:?}");
-    assert_eq!((s.stats().running, s.is_serving()), (1, true));
+    assert_eq!((s.load_report().running, s.is_serving()), (1, true));
 }
 
 #[test]
@@ -290,9 +290,9 @@ fn a_lost_driver_frees_its_slots() {
     submit(&mut s, 1, 4, 12);
     // The link to another run of it may be open by the time membership says that the last one is gone.
     s.handle(Time::ZERO, SchedulerInput::NodeLost(node(9)));
-    assert_eq!(s.stats().running, 1);
+    assert_eq!(s.load_report().running, 1);
     s.handle(Time::ZERO, SchedulerInput::LinkLost(node(9)));
-    assert_eq!((s.stats().running, s.stats().pages_claimed), (0, 0));
+    assert_eq!((s.load_report().running, s.pages.claimed()), (0, 0));
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn tokens_that_do_not_reach_their_driver_cost_their_sequence_only() {
     assert!(s.handle(Time::ZERO, undelivered(1, 7)).is_empty(), "not of a stage");
     let out = show(&s.handle(Time::ZERO, undelivered(1, 2)));
     assert_eq!(out, ["failed 1 StageLost"]);
-    assert_eq!(s.stats().running, 1);
+    assert_eq!(s.load_report().running, 1);
 }
 
 fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<String> {

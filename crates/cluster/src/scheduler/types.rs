@@ -167,38 +167,3 @@ pub enum SchedulerOutput {
         why: PipelineFailure,
     },
 }
-
-/// Numbers to show.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct SchedulerStats {
-    /// Sequences waiting.
-    pub queued: usize,
-    /// Sequences holding a slot.
-    pub running: usize,
-    /// Steps in flight.
-    pub steps_in_flight: usize,
-    /// Steps composed so far.
-    pub steps: u64,
-    /// Sequences that may wait.
-    pub queue_len_max: usize,
-    /// Pages of the stage with the fewest.
-    pub pages: u32,
-    /// Pages that hold positions of running sequences.
-    pub pages_used: u32,
-    /// Pages promised to running sequences, used ones included.
-    pub pages_claimed: u32,
-    /// Pages kept for sequences to come, free when needed.
-    pub pages_cached: u32,
-    /// Prompt tokens of all sequences started.
-    pub prompt_tokens: u64,
-    /// Of those, tokens that were cached.
-    pub cached_tokens: u64,
-    /// Tokens guessed ahead and checked.
-    pub drafts: u64,
-    /// Of those, tokens that were right.
-    pub drafts_accepted: u64,
-    /// Prompt tokens read per second, as last measured.
-    pub prompt_tokens_per_s: Option<f64>,
-    /// Tokens generated per second over all sequences while no prompt is read, as last measured.
-    pub decode_tokens_per_s: Option<f64>,
-}

@@ -87,7 +87,7 @@ fn pages_that_one_stage_lacks_are_forgotten_by_all_in_a_further_term() {
     // What a stage names and the scheduler does not know counts for nothing.
     link_lost(&mut s, 40, 2);
     assert_eq!(wired_with(&mut s, 50, vec![kept[0], exo_types::PageKey(99)]), ["serving"]);
-    assert_eq!(s.stats().pages_cached, 1);
+    assert_eq!(s.load_report().pages_cached, 1);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn pages_beyond_what_the_driver_has_are_not_begun_with() {
     }
     link_lost(&mut s, 10, 2);
     wired(&mut s, 20);
-    assert_eq!(s.stats().pages_cached, 2, "its prompt and four tokens");
+    assert_eq!(s.load_report().pages_cached, 2, "its prompt and four tokens");
     let mut other = Submission { attempt: Attempt(2), ..submission(1, 4, 12) };
     other.spec.history.extend([24, 25, 8]);
     let out = show(&s.handle(s.now, SchedulerInput::Submit { from: node(9), submission: other }));
@@ -138,7 +138,7 @@ fn what_is_of_another_term_is_ignored() {
             assert!(s.handle(Time::from_millis(30), report).is_empty());
         }
     }
-    assert_eq!((s.term(), s.stats().running), (Term(2), 1));
+    assert_eq!((s.term(), s.load_report().running), (Term(2), 1));
 }
 
 #[test]

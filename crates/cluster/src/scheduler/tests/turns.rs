@@ -215,7 +215,7 @@ fn who_has_all_slots_makes_way_for_who_has_none() {
     for n in 1..=10 {
         assert!(said.contains(&format!("ended {n} MaxTokens after 12")), "{n}: {said:?}");
     }
-    assert_eq!((s.stats().pages_claimed, s.stats().queued), (0, 0));
+    assert_eq!((s.pages.claimed(), s.load_report().waiting), (0, 0));
 }
 
 #[test]
@@ -253,10 +253,10 @@ fn an_answer_that_runs_alone_is_timed_until_another_runs_beside_it() {
         let results = vec![result(sequence, position, 7)];
         let tokens = TokensMessage { computed_us: computed_us.to_vec(), ..back(s, step, results) };
         s.tokens(Time::from_millis(ms), node(2), &tokens);
-        s.alone_times().cloned()
+        s.alone.times().cloned()
     };
     submit(&mut s, 1, 4, 3);
-    assert_eq!(s.alone_times(), None);
+    assert_eq!(s.alone.times(), None);
     let first = AloneTimes {
         prompt_tokens: 4,
         first_token_us: 100_000,
