@@ -153,7 +153,7 @@ impl Scheduler {
         }
         let mut order = self.decodes_of_step();
         order.extend(self.prompts_in_order());
-        let sequences = self.take(&order, self.chunk_tokens(anyone_decodes), out);
+        let sequences = self.take(&order, self.chunk_tokens(&self.pace, anyone_decodes), out);
         match sequences.is_empty().then(|| self.take_rebuild(anyone_decodes)).flatten() {
             Some(part) => (vec![part], self.rebuilds),
             None => (sequences, None),
@@ -164,7 +164,8 @@ impl Scheduler {
     fn take_rebuild(&mut self, anyone_decodes: bool) -> Option<StepSequence> {
         self.rebuilds?;
         let page_tokens = self.pages.page_tokens() as usize;
-        let chunk_tokens = (self.rebuild_tokens(anyone_decodes) / page_tokens).max(1) * page_tokens;
+        let chunk_tokens = self.chunk_tokens(&self.rebuild_pace, anyone_decodes);
+        let chunk_tokens = (chunk_tokens / page_tokens).max(1) * page_tokens;
         let rebuilding = self.running.iter().filter(|(_, r)| r.is_rebuilding());
         let first = rebuilding.min_by_key(|(_, r)| r.ticket).map(|(&sequence, _)| sequence)?;
         self.running.get_mut(&first)?.take_rebuild(first, chunk_tokens)
@@ -172,17 +173,9 @@ impl Scheduler {
 
     /// Prompt tokens of the next step: as many as their share of time allows. While anyone decodes, as many
     /// steps as there are stages may be in flight, and a running sequence's token waits for all of them, so
-    /// each has its part of the share; several chunks also keep several stages busy.
-    fn chunk_tokens(&self, anyone_decodes: bool) -> usize {
-        self.tokens_within_share(&self.pace, anyone_decodes)
-    }
-
-    /// The same of a step that only some stages compute, which have a pace of their own.
-    fn rebuild_tokens(&self, anyone_decodes: bool) -> usize {
-        self.tokens_within_share(&self.rebuild_pace, anyone_decodes)
-    }
-
-    fn tokens_within_share(&self, pace: &Pace, anyone_decodes: bool) -> usize {
+    /// each has its part of the share; several chunks also keep several stages busy. A step that only some
+    /// stages compute has a pace of its own.
+    fn chunk_tokens(&self, pace: &Pace, anyone_decodes: bool) -> usize {
         let stages = self.placement.stages.len().max(1) as u32;
         let (share, unmeasured) = if anyone_decodes {
             (self.config.prompt_share, CHUNK_TOKENS_UNMEASURED)

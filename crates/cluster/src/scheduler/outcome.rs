@@ -182,26 +182,18 @@ impl Scheduler {
     /// Prompts went on by a chunk: their full pages may be read by others from now on.
     fn keep_chunks(&mut self, flight: &Flight) {
         for &(ticket, sequence, end) in &flight.chunks {
-            match flight.rebuilds {
-                true => self.rebuilt(sequence, ticket, end),
-                false => self.keep(sequence, ticket, end),
-            }
+            self.keep(sequence, ticket, end, flight.rebuilds);
         }
     }
 
-    /// Of a sequence the stages that lacked them have the pages up to `end`.
-    fn rebuilt(&mut self, sequence: SequenceId, ticket: u64, end: u32) {
+    /// The first `computed` positions of a sequence are in the cache of every stage, or the pages of them
+    /// where they were lacking.
+    fn keep(&mut self, sequence: SequenceId, ticket: u64, computed: u32, is_rebuilt: bool) {
         let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else { return };
-        let pages = running.rebuilt(&mut self.pages, end);
-        if !pages.is_empty() {
-            self.commands.push(StageCommand::Keep { sequence, pages });
-        }
-    }
-
-    /// The first `computed` positions of a sequence are in the cache of every stage.
-    fn keep(&mut self, sequence: SequenceId, ticket: u64, computed: u32) {
-        let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else { return };
-        let pages = running.keep(&mut self.pages, computed);
+        let pages = match is_rebuilt {
+            true => running.rebuilt(&mut self.pages, computed),
+            false => running.keep(&mut self.pages, computed),
+        };
         if !pages.is_empty() {
             self.commands.push(StageCommand::Keep { sequence, pages });
         }
@@ -229,7 +221,7 @@ impl Scheduler {
             // Every token but the last sampled one went through the stages, and none that was rejected
             // counts.
             let computed = running.tokens().len() as u32 - 1;
-            self.keep(sequence, *ticket, computed);
+            self.keep(sequence, *ticket, computed, false);
             let Some(reason) = end else { continue };
             if let Some(gone) = self.release(sequence) {
                 self.queue_rate.ended(self.completed_at);
