@@ -74,7 +74,7 @@ pub fn ranking(
 
 /// What is wrong with a backend, if something is.
 fn silent(outcome: &BackendSurvey) -> Option<LeftOut> {
-    let reason = outcome.trouble().map(|silence| silence.reason.clone());
+    let reason = outcome.trouble().map(|failure| failure.reason.clone());
     let reason =
         reason.or_else(|| (!outcome.descriptions.is_empty()).then(|| outcome.descriptions.join("; ")));
     Some(LeftOut { label: format!("what {} would show", outcome.backend), reason: reason? })
@@ -119,8 +119,8 @@ fn obstacle(found: &SurveyedAccelerator) -> Option<String> {
 fn warnings(outcomes: &[BackendSurvey]) -> Vec<String> {
     let of = |kind: &ProbeFailureKind| -> Vec<&str> {
         let silent =
-            outcomes.iter().filter_map(BackendSurvey::trouble).filter(|silence| silence.kind == *kind);
-        silent.map(|silence| &*silence.reason).collect()
+            outcomes.iter().filter_map(BackendSurvey::trouble).filter(|failure| failure.kind == *kind);
+        silent.map(|failure| &*failure.reason).collect()
     };
     let (mut broken, hung) = (of(&ProbeFailureKind::Broken), of(&ProbeFailureKind::Hung));
     broken.extend(outcomes.iter().flat_map(|outcome| &outcome.descriptions).map(String::as_str));

@@ -59,7 +59,7 @@ pub enum InstanceState {
 }
 
 impl InstanceState {
-    /// For people, behind "it is".
+    /// To be displayed behind "it is".
     pub fn text(&self, name: NodeName<'_>) -> String {
         self.text_behind(None, name)
     }

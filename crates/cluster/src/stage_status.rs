@@ -66,7 +66,7 @@ impl StageStatus {
         matches!(self, Self::Loaded | Self::Serving)
     }
 
-    /// For people, behind "stage 1 on NAME …: ".
+    /// To be displayed behind "stage 1 on NAME …: ".
     pub fn text(&self, name: NodeName<'_>) -> String {
         let words = match self {
             Self::Fetching { hub_wait_s: seconds @ 1.., .. } => {
