@@ -11,7 +11,7 @@ use exo_types::{DeviceFacts, SupportClass};
 use serde::Serialize;
 
 use crate::backend_survey::{BackendSurvey, ProbeFailure, ProbeFailureKind};
-use crate::choose::SOFTWARE;
+use crate::rank::SOFTWARE;
 use crate::survey::{Abilities, AcceleratorFacts, SurveyedAccelerator, Times};
 use crate::{Backend, Candidate, Ranking, seconds};
 
