@@ -36,8 +36,8 @@ pub fn ask_backends(
 }
 
 fn ask_one(surveyor: &dyn Surveyor, ask: &SurveyAsk) -> BackendSurvey {
-    if let Some(silence) = quarantined(ask) {
-        return BackendSurvey::new(ask.backend, Err(silence));
+    if let Some(failure) = quarantined(ask) {
+        return BackendSurvey::new(ask.backend, Err(failure));
     }
     let mut outcome = BackendSurvey::new(ask.backend, surveyor.survey(ask));
     if outcome.found.is_ok() && outcome.shows_no_card() {

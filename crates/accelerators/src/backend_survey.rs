@@ -95,7 +95,7 @@ impl BackendSurvey {
     pub fn new(backend: Backend, survey: Result<Survey, ProbeFailure>) -> Self {
         let (list_ms, found) = match survey {
             Ok(Survey { list_ms, found }) => (Some(list_ms), Ok(found)),
-            Err(silence) => (None, Err(silence)),
+            Err(failure) => (None, Err(failure)),
         };
         Self { backend, list_ms, found, descriptions: Vec::new() }
     }
@@ -112,11 +112,11 @@ impl BackendSurvey {
 
     /// Whether its driver did not even list its devices within the bound.
     pub fn has_hung(&self) -> bool {
-        self.found.as_ref().is_err_and(|silence| silence.kind == ProbeFailureKind::Hung)
+        self.found.as_ref().is_err_and(|failure| failure.kind == ProbeFailureKind::Hung)
     }
 
     /// Why it showed nothing, if something is wrong with it.
     pub fn trouble(&self) -> Option<&ProbeFailure> {
-        self.found.as_ref().err().filter(|silence| silence.kind != ProbeFailureKind::Absent)
+        self.found.as_ref().err().filter(|failure| failure.kind != ProbeFailureKind::Absent)
     }
 }

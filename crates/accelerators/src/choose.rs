@@ -7,20 +7,17 @@
 
 use std::path::Path;
 
-use exo_device::{Calibration, GraphicsCard, Trial};
+use exo_device::{Calibration, GraphicsCard};
 
 use crate::ask_all::ask_all;
 use crate::backend_survey::{BackendSurvey, ProbeFailureKind, Surveyor};
 use crate::message::{Message, Tell};
 use crate::processor::{ProcessorOptions, rates};
-use crate::rank::{ChooseError, ListedDevice, rank};
+use crate::rank::{ChooseError, rank};
 use crate::ranking::{LeftOut, Ranking};
 use crate::remember::remember_drivers;
 use crate::survey::{SurveyAsk, SurveyedAccelerator};
 use crate::{System, fresh};
-
-/// Of a software adapter: it computes on the processor, with more work.
-pub(crate) const SOFTWARE: &str = "it is a software adapter";
 
 /// Asks the drivers, tries what is new, and puts in order what they show. With `wanted`, only what has that
 /// name or place counts. Blocks, for as long as drivers take within their bounds.
@@ -50,8 +47,8 @@ pub fn ranking(
     outcomes: &[BackendSurvey],
     wanted: &str,
 ) -> Result<Ranking, ChooseError> {
-    let seen: Vec<ListedDevice> = outcomes.iter().flat_map(BackendSurvey::shown).map(seen).collect();
-    let is_open = seen.iter().any(|seen| seen.obstacle.is_none() || seen.is_quarantined);
+    let seen: Vec<&SurveyedAccelerator> = outcomes.iter().flat_map(BackendSurvey::shown).collect();
+    let is_open = seen.iter().any(|seen| seen.obstacle().is_none() || seen.is_quarantined());
     let processor = if is_open { processor() } else { None };
     let silent: Vec<LeftOut> = outcomes.iter().filter_map(silent).collect();
     let mut ranking = rank(System::own(), &seen, processor, wanted).map_err(|mut error| {
@@ -74,44 +71,10 @@ pub fn ranking(
 
 /// What is wrong with a backend, if something is.
 fn silent(outcome: &BackendSurvey) -> Option<LeftOut> {
-    let reason = outcome.trouble().map(|silence| silence.reason.clone());
+    let reason = outcome.trouble().map(|failure| failure.reason.clone());
     let reason =
         reason.or_else(|| (!outcome.descriptions.is_empty()).then(|| outcome.descriptions.join("; ")));
     Some(LeftOut { label: format!("what {} would show", outcome.backend), reason: reason? })
-}
-
-fn seen(found: &SurveyedAccelerator) -> ListedDevice {
-    ListedDevice {
-        backend: found.backend,
-        index: found.index,
-        identity: found.identity.clone(),
-        rates: found.rates(),
-        obstacle: obstacle(found),
-        is_quarantined: is_quarantined(found),
-    }
-}
-
-/// Whether an accelerator would be chosen but for a quarantine.
-fn is_quarantined(found: &SurveyedAccelerator) -> bool {
-    let has_passed = found.trial.as_ref().is_some_and(|trial| trial.failed.is_none());
-    found.told.quarantine.is_some() && !found.is_software && has_passed
-}
-
-/// Why an accelerator must not be chosen, if it must not.
-fn obstacle(found: &SurveyedAccelerator) -> Option<String> {
-    if found.is_software {
-        return Some(SOFTWARE.to_owned());
-    }
-    if let Some(trouble) = &found.trouble {
-        return Some(trouble.clone());
-    }
-    match &found.trial {
-        Some(Trial { failed: Some(reason), .. }) => {
-            Some(format!("{reason}; it is asked again after hours, or after `exo devices --retry`"))
-        }
-        Some(_) => None,
-        None => Some("it has not given a known answer yet; the next start of a node asks it".to_owned()),
-    }
 }
 
 /// What the user should know of drivers that are there and cannot be asked. Of one that is not asked the
@@ -119,8 +82,8 @@ fn obstacle(found: &SurveyedAccelerator) -> Option<String> {
 fn warnings(outcomes: &[BackendSurvey]) -> Vec<String> {
     let of = |kind: &ProbeFailureKind| -> Vec<&str> {
         let silent =
-            outcomes.iter().filter_map(BackendSurvey::trouble).filter(|silence| silence.kind == *kind);
-        silent.map(|silence| &*silence.reason).collect()
+            outcomes.iter().filter_map(BackendSurvey::trouble).filter(|failure| failure.kind == *kind);
+        silent.map(|failure| &*failure.reason).collect()
     };
     let (mut broken, hung) = (of(&ProbeFailureKind::Broken), of(&ProbeFailureKind::Hung));
     broken.extend(outcomes.iter().flat_map(|outcome| &outcome.descriptions).map(String::as_str));
@@ -147,26 +110,8 @@ mod tests {
     use exo_device::Quarantine;
 
     use super::*;
+    use crate::Backend;
     use crate::backend_survey::ProbeFailure;
-    use crate::survey::tests::found;
-    use crate::{Backend, VERSION};
-
-    fn tried(trial: Option<Trial>) -> SurveyedAccelerator {
-        SurveyedAccelerator { trial, ..found(Backend::Cuda, 0, None) }
-    }
-
-    #[test]
-    fn only_what_has_given_the_known_answer_is_chosen() {
-        assert_eq!(obstacle(&tried(Some(Trial::new(VERSION, None, 1)))), None);
-        let why = |found: &SurveyedAccelerator| obstacle(found).unwrap();
-        assert!(why(&tried(None)).contains("the next start of a node asks it"));
-        let failed = tried(Some(Trial::new(VERSION, Some("it gave another text"), 1)));
-        assert!(why(&failed).starts_with("it gave another text; it is asked again"), "{}", why(&failed));
-        let software = SurveyedAccelerator { is_software: true, ..tried(Some(Trial::new(VERSION, None, 1))) };
-        assert_eq!(why(&software), SOFTWARE);
-        let quarantined = SurveyedAccelerator { trouble: Some("in quarantine".to_owned()), ..software };
-        assert_eq!(why(&SurveyedAccelerator { is_software: false, ..quarantined }), "in quarantine");
-    }
 
     #[test]
     fn a_missing_driver_is_no_warning_and_broken_ones_are_one() {

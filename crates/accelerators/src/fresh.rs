@@ -154,15 +154,15 @@ fn try_one(
         Ok(Some(found)) if found.identity == before.identity => return Some(found),
         Ok(_) => "it is gone".to_owned(),
         Err(_) if surveyor.is_cancelled() => return None,
-        Err(silence) if silence.kind == ProbeFailureKind::Stopped => {
+        Err(failure) if failure.kind == ProbeFailureKind::Stopped => {
             tell(Message::Warning(format!(
-                "{label} was not tried to the end, so the next start tries it: {silence}"
+                "{label} was not tried to the end, so the next start tries it: {failure}"
             )));
             return None;
         }
         // It ended the child, or did not answer: what may happen at every start must not cost every start its
         // bound.
-        Err(silence) => silence.reason,
+        Err(failure) => failure.reason,
     };
     // Where turns cannot be taken another process may have got further: that it passed there counts more.
     let mut now = before.clone();

@@ -41,7 +41,7 @@ pub use choose::{choose, ranking};
 pub use fresh::take_turn;
 pub use message::{Message, Tell};
 pub use processor::{ProcessorOptions, TYPE_BYTES_MIN, known_rates, known_types, measure_types, rates};
-pub use rank::{ChooseError, ListedDevice, is_place, rank};
+pub use rank::{ChooseError, is_place, rank};
 pub use ranking::{
     Candidate, CardSelection, LeftOut, NamedFailed, OtherCard, Ranking, Tried, chain, open_all, seconds,
 };

@@ -3,9 +3,12 @@
 //!
 //! Decision 0023 has the reasons and the numbers.
 
-use exo_device::{Calibration, Identity};
+use exo_device::{Calibration, Trial};
 
-use crate::{Backend, Candidate, LeftOut, Ranking, System, seconds};
+use crate::{Candidate, LeftOut, Ranking, SurveyedAccelerator, System, seconds};
+
+/// Of a software adapter: it computes on the processor, with more work.
+pub(crate) const SOFTWARE: &str = "it is a software adapter";
 
 /// The work that devices are compared by: reading a prompt and giving an answer with a model of a billion
 /// weights in Q8_0.
@@ -51,38 +54,34 @@ impl ChooseError {
     }
 }
 
-/// A device as one backend shows it.
-#[derive(Clone, Debug)]
-pub struct ListedDevice {
-    /// What shows it.
-    pub backend: Backend,
-    /// Its number there.
-    pub index: usize,
-    /// Who it is.
-    pub identity: Identity,
-    /// What it can do, if that is known.
-    pub rates: Option<Calibration>,
-    /// Why it must not be chosen, if it must not.
-    pub obstacle: Option<String>,
-    /// That is a quarantine and nothing else.
-    pub is_quarantined: bool,
-}
-
 /// Whether a word is a number in the list of a backend that is not named: a short one. Names have longer
 /// numbers in them.
 pub fn is_place(word: &str) -> bool {
     word.len() < 3 && word.bytes().all(|b| b.is_ascii_digit())
 }
 
-impl ListedDevice {
-    /// `cuda:0`, as `exo devices` shows it.
-    pub fn place(&self) -> String {
-        format!("{}:{}", self.backend, self.index)
+impl SurveyedAccelerator {
+    /// Whether it would be chosen but for a quarantine.
+    pub(crate) fn is_quarantined(&self) -> bool {
+        let has_passed = self.trial.as_ref().is_some_and(|trial| trial.failed.is_none());
+        self.told.quarantine.is_some() && !self.is_software && has_passed
     }
 
-    /// Name and place.
-    pub fn label(&self) -> String {
-        format!("{} ({})", self.identity.name, self.place())
+    /// Why it must not be chosen, if it must not.
+    pub(crate) fn obstacle(&self) -> Option<String> {
+        if self.is_software {
+            return Some(SOFTWARE.to_owned());
+        }
+        if let Some(trouble) = &self.trouble {
+            return Some(trouble.clone());
+        }
+        match &self.trial {
+            Some(Trial { failed: Some(reason), .. }) => {
+                Some(format!("{reason}; it is asked again after hours, or after `exo devices --retry`"))
+            }
+            Some(_) => None,
+            None => Some("it has not given a known answer yet; the next start of a node asks it".to_owned()),
+        }
     }
 
     fn is_named(&self, wanted: &str) -> bool {
@@ -100,8 +99,8 @@ impl ListedDevice {
     }
 
     /// Whether it tells no slot, and something of its name does: it may be any of those.
-    fn is_vague_beside(&self, all: &[Self]) -> bool {
-        let is_clearer = |other: &Self| other.identity.pci_address.is_some() && self.is_same_card(other);
+    fn is_vague_beside(&self, all: &[&Self]) -> bool {
+        let is_clearer = |other: &&Self| other.identity.pci_address.is_some() && self.is_same_card(other);
         self.identity.pci_address.is_none() && all.iter().any(is_clearer)
     }
 }
@@ -110,21 +109,21 @@ impl ListedDevice {
 /// does not.
 pub fn rank(
     system: System,
-    all: &[ListedDevice],
+    all: &[&SurveyedAccelerator],
     processor: Option<Calibration>,
     wanted: &str,
 ) -> Result<Ranking, ChooseError> {
     let mut ranking = Ranking { processor_s: processor.map(estimate_s), ..Ranking::default() };
     let mut usable = Vec::new();
-    for seen in all {
-        match (&seen.obstacle, seen.rates) {
+    for &seen in all {
+        match (seen.obstacle(), seen.rates()) {
             (None, _) if seen.is_vague_beside(all) => {
                 let reason =
                     "another backend shows a card of that name, and tells which one it is".to_owned();
                 ranking.left_out.push(LeftOut { label: seen.label(), reason });
             }
             (Some(reason), _) => {
-                ranking.left_out.push(LeftOut { label: seen.label(), reason: reason.clone() });
+                ranking.left_out.push(LeftOut { label: seen.label(), reason });
             }
             (None, None) => {
                 let reason = "what it can do could not be measured".to_owned();
@@ -159,27 +158,28 @@ pub fn rank(
 /// The best way to each card that would be used but for a quarantine, and is used through no other backend.
 fn quarantined(
     system: System,
-    seen: &[ListedDevice],
-    usable: &[(&ListedDevice, f64)],
+    seen: &[&SurveyedAccelerator],
+    usable: &[(&SurveyedAccelerator, f64)],
     processor_s: Option<f64>,
 ) -> Vec<Candidate> {
     let is_faster = |own_s: f64| processor_s.is_none_or(|processor_s| own_s < processor_s);
-    let is_used = |seen: &ListedDevice| {
+    let is_used = |seen: &SurveyedAccelerator| {
         usable.iter().any(|(other, own_s)| is_faster(*own_s) && other.is_same_card(seen))
     };
-    let quarantined = seen.iter().filter(|seen| seen.is_quarantined && !is_used(seen));
-    let quarantined = quarantined.filter_map(|seen| Some((seen, estimate_s(seen.rates?))));
-    let faster: Vec<(&ListedDevice, f64)> = quarantined.filter(|(_, own_s)| is_faster(*own_s)).collect();
+    let quarantined = seen.iter().copied().filter(|seen| seen.is_quarantined() && !is_used(seen));
+    let quarantined = quarantined.filter_map(|seen| Some((seen, estimate_s(seen.rates()?))));
+    let faster: Vec<(&SurveyedAccelerator, f64)> =
+        quarantined.filter(|(_, own_s)| is_faster(*own_s)).collect();
     let ways = cards(system, &faster).into_iter().filter_map(|card| card.first().copied()).enumerate();
     ways.map(|(number, (seen, own_s))| candidate(seen, seen.label(), number, own_s)).collect()
 }
 
 /// What has the name or place that is wanted.
 fn named<'a>(
-    usable: Vec<(&'a ListedDevice, f64)>,
+    usable: Vec<(&'a SurveyedAccelerator, f64)>,
     wanted: &str,
     left_out: &[LeftOut],
-) -> Result<Vec<(&'a ListedDevice, f64)>, ChooseError> {
+) -> Result<Vec<(&'a SurveyedAccelerator, f64)>, ChooseError> {
     let (named, others): (Vec<_>, Vec<_>) = usable.into_iter().partition(|(seen, _)| seen.is_named(wanted));
     if !named.is_empty() {
         return Ok(named);
@@ -192,11 +192,15 @@ fn named<'a>(
 }
 
 /// Cards, the fastest first; of each the ways to it, the preferred one first.
-fn cards<'a>(system: System, usable: &[(&'a ListedDevice, f64)]) -> Vec<Vec<(&'a ListedDevice, f64)>> {
-    let mut cards: Vec<Vec<(&ListedDevice, f64)>> = Vec::new();
+fn cards<'a>(
+    system: System,
+    usable: &[(&'a SurveyedAccelerator, f64)],
+) -> Vec<Vec<(&'a SurveyedAccelerator, f64)>> {
+    let mut cards: Vec<Vec<(&SurveyedAccelerator, f64)>> = Vec::new();
     for &(seen, seconds) in usable {
-        let is_it =
-            |card: &&mut Vec<(&ListedDevice, f64)>| card.iter().any(|(other, _)| other.is_same_card(seen));
+        let is_it = |card: &&mut Vec<(&SurveyedAccelerator, f64)>| {
+            card.iter().any(|(other, _)| other.is_same_card(seen))
+        };
         match cards.iter_mut().find(is_it) {
             Some(card) => card.push((seen, seconds)),
             None => cards.push(vec![(seen, seconds)]),
@@ -217,14 +221,18 @@ fn cards<'a>(system: System, usable: &[(&'a ListedDevice, f64)]) -> Vec<Vec<(&'a
     cards
 }
 
-fn candidate(seen: &ListedDevice, label: String, card: usize, seconds: f64) -> Candidate {
+fn candidate(seen: &SurveyedAccelerator, label: String, card: usize, seconds: f64) -> Candidate {
     let identity = seen.identity.clone();
     Candidate { label, backend: seen.backend, index: seen.index, identity, card, seconds }
 }
 
 #[cfg(test)]
 mod tests {
+    use exo_device::Quarantine;
+
     use super::*;
+    use crate::survey::tests::found;
+    use crate::{Backend, VERSION};
 
     /// GB and GFLOP per second.
     fn rates(read: f64, flops: f64) -> Option<Calibration> {
@@ -239,34 +247,56 @@ mod tests {
 
     /// `cuda:0 RTX@01 900 40000`: place, name, slot if it tells one, rates; or a reason after an exclamation
     /// mark.
-    fn seen(line: &str) -> ListedDevice {
+    fn seen(line: &str) -> SurveyedAccelerator {
         let (line, obstacle) =
             line.split_once(" !").map_or((line, None), |(line, why)| (line, Some(why.to_owned())));
         let words: Vec<&str> = line.split(' ').collect();
         let (backend, index) = words[0].split_once(':').unwrap();
         let (name, slot) =
             words[1].split_once('@').map_or((words[1], None), |(name, slot)| (name, Some(slot)));
-        let number = |at: usize| words.get(at).and_then(|word| word.parse::<f64>().ok());
-        ListedDevice {
-            backend: Backend::parse(backend).unwrap(),
-            index: index.parse().unwrap(),
-            identity: Identity {
-                name: name.to_owned(),
-                vendor: 1,
-                device: 1,
-                pci_address: slot.map(|slot| format!("0000:{slot}:00.0")),
-                uuid: None,
-            },
-            rates: number(2).and_then(|read| rates(read, number(3)?)),
-            is_quarantined: obstacle.as_deref() == Some("in quarantine"),
-            obstacle,
-        }
+        let number = |at: usize| words.get(at).and_then(|word| Some(word.parse::<f64>().ok()? * 1e9));
+        let slot = slot.map(|slot| format!("0000:{slot}:00.0"));
+        let mut seen = found(Backend::parse(backend).unwrap(), index.parse().unwrap(), slot.as_deref());
+        name.clone_into(&mut seen.identity.name);
+        (seen.told.read_bytes_per_s, seen.told.flops_per_s) = (number(2), number(3));
+        seen.trial = Some(Trial::new(VERSION, None, 1));
+        let is_quarantined = obstacle.as_deref() == Some("in quarantine");
+        seen.told.quarantine = is_quarantined.then(|| Quarantine::new("it was lost", 1));
+        seen.trouble = obstacle;
+        seen
+    }
+
+    /// What [`rank`] makes of these lines beside a processor.
+    fn ranked(
+        system: System,
+        lines: &[&str],
+        processor: Option<Calibration>,
+        wanted: &str,
+    ) -> Result<Ranking, ChooseError> {
+        let all: Vec<SurveyedAccelerator> = lines.iter().map(|line| seen(line)).collect();
+        rank(system, &all.iter().collect::<Vec<_>>(), processor, wanted)
+    }
+
+    fn tried(trial: Option<Trial>) -> SurveyedAccelerator {
+        SurveyedAccelerator { trial, ..found(Backend::Cuda, 0, None) }
+    }
+
+    #[test]
+    fn only_what_has_given_the_known_answer_is_chosen() {
+        assert_eq!(tried(Some(Trial::new(VERSION, None, 1))).obstacle(), None);
+        let why = |found: &SurveyedAccelerator| found.obstacle().unwrap();
+        assert!(why(&tried(None)).contains("the next start of a node asks it"));
+        let failed = tried(Some(Trial::new(VERSION, Some("it gave another text"), 1)));
+        assert!(why(&failed).starts_with("it gave another text; it is asked again"), "{}", why(&failed));
+        let software = SurveyedAccelerator { is_software: true, ..tried(Some(Trial::new(VERSION, None, 1))) };
+        assert_eq!(why(&software), SOFTWARE);
+        let quarantined = SurveyedAccelerator { trouble: Some("in quarantine".to_owned()), ..software };
+        assert_eq!(why(&SurveyedAccelerator { is_software: false, ..quarantined }), "in quarantine");
     }
 
     /// The places that are tried in order, then `|` and those left out.
     fn order(system: System, lines: &[&str], wanted: &str) -> String {
-        let all: Vec<ListedDevice> = lines.iter().map(|line| seen(line)).collect();
-        let ranking = rank(system, &all, rates(20.0, 200.0), wanted).unwrap();
+        let ranking = ranked(system, lines, rates(20.0, 200.0), wanted).unwrap();
         let place = |label: &str| label.rsplit(['(', ')']).nth(1).unwrap().to_owned();
         let tried: Vec<_> = ranking.candidates.iter().map(|c| place(&c.label)).collect();
         let out: Vec<_> = ranking.left_out.iter().map(|out| place(&out.label)).collect();
@@ -348,21 +378,20 @@ mod tests {
         for (lines, expected) in cases {
             assert_eq!(order(System::Linux, lines, ""), *expected, "{lines:?}");
         }
-        let slow = [seen("vulkan:0 UHD@02 15 150")];
-        let ranking = rank(System::Linux, &slow, rates(20.0, 200.0), "").unwrap();
+        let slow = ["vulkan:0 UHD@02 15 150"];
+        let ranking = ranked(System::Linux, &slow, rates(20.0, 200.0), "").unwrap();
         assert_eq!(
             ranking.left_out[0].reason,
             "slower than the processor: 15.9 s for what takes that 11.9 s"
         );
-        let unmeasured = rank(System::Linux, &[seen("cuda:0 RTX@01")], None, "").unwrap();
+        let unmeasured = ranked(System::Linux, &["cuda:0 RTX@01"], None, "").unwrap();
         assert_eq!(unmeasured.left_out[0].reason, "what it can do could not be measured");
     }
 
     #[test]
     fn a_card_in_quarantine_waits_for_its_end_where_no_other_way_leads_to_it_and_it_is_worth_it() {
         let quarantined = |lines: &[&str], wanted: &str| {
-            let all: Vec<ListedDevice> = lines.iter().map(|line| seen(line)).collect();
-            let ranking = rank(System::Linux, &all, rates(20.0, 200.0), wanted).unwrap();
+            let ranking = ranked(System::Linux, lines, rates(20.0, 200.0), wanted).unwrap();
             ranking.quarantined.into_iter().map(|candidate| candidate.label).collect::<Vec<_>>()
         };
         let rtx = "cuda:0 RTX@01 900 40000 !in quarantine";
@@ -395,16 +424,15 @@ mod tests {
         // Named, it need not be faster than the processor.
         assert_eq!(of("UHD"), "vulkan:1 | ");
         let lines = [lines[0], "vulkan:0 llvmpipe !is a software adapter"];
-        let all = lines.map(seen);
         for wanted in ["Voodoo", "0", "llvmpipe"] {
-            let error = rank(System::Linux, &all, None, wanted).unwrap_err().to_string();
+            let error = ranked(System::Linux, &lines, None, wanted).unwrap_err().to_string();
             let told = format!(
                 "no graphics processor to choose is called `{wanted}` or stands there (there is: RTX (cuda:0); llvmpipe \
                  (vulkan:0), left out: is a software adapter)"
             );
             assert!(error.starts_with(&told), "{error}");
         }
-        let error = rank(System::Linux, &[], None, "RTX").unwrap_err().to_string();
+        let error = ranked(System::Linux, &[], None, "RTX").unwrap_err().to_string();
         assert!(error.contains("(there is none)"), "{error}");
     }
 }

@@ -33,12 +33,10 @@ pub struct Ranking {
 
 /// A graphics processor through one backend.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Candidate {
-    /// Name and place.
     pub label: String,
-    /// What shows it.
     pub backend: Backend,
-    /// Its number there.
     pub index: usize,
     /// Which card must answer there.
     pub identity: Identity,

@@ -27,7 +27,7 @@ pub fn remember(data_dir: &Path, found: &[&SurveyedAccelerator], tell: Tell<'_>)
 
 /// Notes which drivers did not answer, so that the next start does not wait for them, and which do again.
 pub fn remember_drivers(data_dir: &Path, outcomes: &[BackendSurvey], tell: Tell<'_>) {
-    let kind = |outcome: &BackendSurvey| outcome.found.as_ref().err().map(|silence| silence.kind.clone());
+    let kind = |outcome: &BackendSurvey| outcome.found.as_ref().err().map(|failure| failure.kind.clone());
     if !outcomes.iter().any(BackendSurvey::has_hung) && Registry::look(data_dir).has_no_drivers() {
         return;
     }
@@ -36,8 +36,8 @@ pub fn remember_drivers(data_dir: &Path, outcomes: &[BackendSurvey], tell: Tell<
             let name = outcome.backend.name();
             match (kind(outcome), &outcome.found) {
                 (Some(ProbeFailureKind::Quarantined(_) | ProbeFailureKind::Stopped), _) => {}
-                (Some(ProbeFailureKind::Hung), Err(silence)) => {
-                    let reason = silence.cause.as_deref().unwrap_or(&silence.reason);
+                (Some(ProbeFailureKind::Hung), Err(failure)) => {
+                    let reason = failure.cause.as_deref().unwrap_or(&failure.reason);
                     registry.set_driver_quarantine(name, Quarantine::new(reason, exo_stdx::unix_s()));
                 }
                 _ => registry.driver_answered(name),

@@ -11,7 +11,7 @@ use exo_types::{DeviceFacts, SupportClass};
 use serde::Serialize;
 
 use crate::backend_survey::{BackendSurvey, ProbeFailure, ProbeFailureKind};
-use crate::choose::SOFTWARE;
+use crate::rank::SOFTWARE;
 use crate::survey::{Abilities, AcceleratorFacts, SurveyedAccelerator, Times};
 use crate::{Backend, Candidate, Ranking, seconds};
 
@@ -172,17 +172,17 @@ pub fn join(processor: DeviceFacts, cards: &[GraphicsCard], outcomes: &[BackendS
         }
     }
     // That a vendor's driver is missing is no news where there is no card of that vendor's.
-    let is_news = |backend: Backend, silence: &ProbeFailure| match backend.vendor_api() {
-        Some(api) if silence.kind == ProbeFailureKind::Absent => {
+    let is_news = |backend: Backend, failure: &ProbeFailure| match backend.vendor_api() {
+        Some(api) if failure.kind == ProbeFailureKind::Absent => {
             cards.iter().any(|card| card.vendor_name() == Some(api.vendor_name()))
         }
         _ => true,
     };
     let silent = outcomes.iter().filter_map(|outcome| Some((outcome.backend, outcome.found.as_ref().err()?)));
-    let silent = silent.filter(|(backend, silence)| is_news(*backend, silence));
-    rows.extend(silent.map(|(backend, silence)| {
-        let mut row = driver_row(backend, silence.reason.clone());
-        if let ProbeFailureKind::Quarantined(quarantine) = &silence.kind {
+    let silent = silent.filter(|(backend, failure)| is_news(*backend, failure));
+    rows.extend(silent.map(|(backend, failure)| {
+        let mut row = driver_row(backend, failure.reason.clone());
+        if let ProbeFailureKind::Quarantined(quarantine) = &failure.kind {
             row.told.quarantine = Some(quarantine.clone());
         }
         row

@@ -109,20 +109,16 @@ pub struct AcceleratorFacts {
 
 /// An accelerator, as a survey tells of it.
 #[derive(Serialize, Deserialize, Clone, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct SurveyedAccelerator {
-    /// What shows it.
     pub backend: Backend,
-    /// Its number there.
     pub index: usize,
-    /// With what the bus knows of it.
     pub identity: Identity,
     /// A software adapter.
     pub is_software: bool,
     /// Shares the machine's memory: what its driver counts as its own is a part of that.
     pub is_integrated: bool,
-    /// What is told of it.
     pub told: AcceleratorFacts,
-    /// From start to ready.
     pub times: Times,
     /// What came of asking it for a known answer, now or before.
     pub trial: Option<Trial>,

@@ -1,11 +1,9 @@
 //! How instances are doing: what workers report of their stages and what everybody is told of the whole.
 
-use std::fmt;
-
 use exo_types::{InstanceId, ModelId, NodeId, Placement, SHARDS_MAX, list, size_up};
 use serde::{Deserialize, Serialize};
 
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 use crate::reasons::{Advice, RemoveReason, ReplaceReason, WaitReason};
 use crate::stage_status::StageStatus;
 
@@ -41,6 +39,7 @@ pub(crate) const HUB_WAITS_MAX: std::time::Duration = std::time::Duration::from_
 /// How an instance is doing as a whole.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum InstanceState {
     /// Decided, not yet durable or not yet known to its workers.
     Placing,
@@ -51,25 +50,16 @@ pub enum InstanceState {
     /// Steps get through: its scheduler takes sequences.
     Ready,
     /// A stage is lost; a new placement is being decided.
-    Degraded {
-        /// Which, and how.
-        reason: ReplaceReason,
-    },
+    Degraded { reason: ReplaceReason },
     /// A stage is lost, and nothing that is there can take its layers. It stays placed, and goes on when
     /// something can.
-    Waiting {
-        /// What is missing.
-        reason: WaitReason,
-    },
+    Waiting { reason: WaitReason },
     /// Given up, or unloaded; the removal is on its way to the log.
-    Failed {
-        /// Why it is removed.
-        reason: RemoveReason,
-    },
+    Failed { reason: RemoveReason },
 }
 
 impl InstanceState {
-    /// For people, behind "it is".
+    /// To be displayed behind "it is".
     pub fn text(&self, name: NodeName<'_>) -> String {
         self.text_behind(None, name)
     }
@@ -89,12 +79,7 @@ impl InstanceState {
     }
 }
 
-/// The same where no names are known.
-impl fmt::Display for InstanceState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(InstanceState);
 
 /// An instance as every member sees it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -117,23 +102,12 @@ pub struct InstanceView {
 /// Stages that serve are to be elsewhere.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Moving {
     /// They serve until their layers are loaded there.
-    Loading {
-        /// Why it is replaced.
-        reason: ReplaceReason,
-        /// Bytes loaded there.
-        done_bytes: u64,
-        /// Bytes in all.
-        total_bytes: u64,
-    },
+    Loading { reason: ReplaceReason, done_bytes: u64, total_bytes: u64 },
     /// They stay: their node is drained, and no other device takes the layers there.
-    Stays {
-        /// The node.
-        node: NodeId,
-        /// Bytes of the layers there.
-        bytes: u64,
-    },
+    Stays { node: NodeId, bytes: u64 },
 }
 
 impl Moving {

@@ -59,8 +59,8 @@ pub use replication::{FollowerStep, LeaderStep, follow, lead};
 #[cfg(feature = "planted")]
 pub use scheduler::planted::SchedulerBug;
 pub use scheduler::{
-    PagesLeft, STEP_PER_TOKEN, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats,
-    Speculation, UnknownSpeculation,
+    PagesLeft, STEP_PER_TOKEN, Scheduler, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation,
+    UnknownSpeculation,
 };
 pub use stage::{
     ComputeResult, FailedSequence, HeldSteps, StageGeometry, StageInput, StageMachine, StageOutput,

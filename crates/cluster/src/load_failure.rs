@@ -1,12 +1,10 @@
 //! Why a shard is not loaded: a closed set with its numbers, for the wire and the log. Whoever shows it makes
 //! the sentence.
 
-use std::fmt;
-
 use exo_types::{NodeId, Shard, list, size, size_up};
 use serde::{Deserialize, Serialize};
 
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 
 /// Members that are named because they had a model.
 pub const HOLDERS_NAMED_MAX: usize = 3;
@@ -15,34 +13,23 @@ const DETAIL_CHARS_MAX: usize = 1000;
 
 /// Why a shard is not loaded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum LoadFailure {
     /// Nobody who is reachable has its model.
     NoHolder {
-        /// The model.
         model_name: String,
         /// Members that had it when it was placed.
         #[serde(deserialize_with = "list::<_, _, HOLDERS_NAMED_MAX>")]
         had: Vec<NodeId>,
     },
     /// Its device has too little memory left, and nothing there is about to free some.
-    NoMemory {
-        /// The shard.
-        shard: Shard,
-        /// Bytes that it needs.
-        needed_bytes: u64,
-        /// Bytes that are free.
-        free_bytes: u64,
-    },
+    NoMemory { shard: Shard, needed_bytes: u64, free_bytes: u64 },
     /// No byte came for so long.
-    NoProgress {
-        /// For so long.
-        seconds: u64,
-    },
+    NoProgress { seconds: u64 },
     /// It was loaded, and its device holds nothing of it any more.
     LetGo,
     /// A file, a line, a driver or a system failed.
     Fault {
-        /// At what.
         kind: LoadFault,
         /// In the words of what failed.
         detail: String,
@@ -108,12 +95,7 @@ impl LoadFailure {
     }
 }
 
-/// Where no names are known.
-impl fmt::Display for LoadFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(LoadFailure);
 
 #[cfg(test)]
 mod tests {

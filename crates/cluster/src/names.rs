@@ -9,3 +9,15 @@ pub type NodeName<'a> = &'a dyn Fn(NodeId) -> String;
 pub(crate) fn by_id(node: NodeId) -> String {
     format!("node {node}")
 }
+
+/// Displays values that have a `text` with ids in place of names: for logs, tests and parts that know none.
+macro_rules! shown_by_id {
+    ($($shown:ty),+) => {
+        $(impl std::fmt::Display for $shown {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.text(&$crate::names::by_id))
+            }
+        })+
+    };
+}
+pub(crate) use shown_by_id;

@@ -8,68 +8,43 @@ use serde::{Deserialize, Serialize};
 
 use crate::failures::PipelineFailure;
 use crate::load_failure::LoadFailure;
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 use crate::stage_status::StageStatus;
 
 /// Why an instance is placed anew, or its stages are to be elsewhere.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ReplaceReason {
     /// A stage of it cannot go on.
-    Stage {
-        /// Index of the stage.
-        stage: u32,
-        /// Its node.
-        node: NodeId,
-        /// What became of it.
-        loss: StageLoss,
-    },
+    Stage { stage: u32, node: NodeId, loss: StageLoss },
     /// Its scheduler gave it up.
     Failed {
         /// So often in a row on the same devices; 1 where the first time is enough.
         times: u32,
-        /// What the scheduler said.
         why: PipelineFailure,
     },
     /// A node is to have no stages.
-    Drained {
-        /// The node.
-        node: NodeId,
-    },
+    Drained { node: NodeId },
     /// A plan is better than what stands.
     Better(Gain),
 }
 
 /// What became of a stage.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum StageLoss {
     /// Its node is gone.
     NodeGone,
     /// Its device is not supported any more. In the words of who tried it.
     Unsupported(String),
     /// Its node does not use the device any more.
-    Unused {
-        /// The device.
-        device: DeviceId,
-    },
+    Unused { device: DeviceId },
     /// It was ready, and is not.
-    NotReady {
-        /// How far it is.
-        status: StageStatus,
-    },
+    NotReady { status: StageStatus },
     /// Its device refused to load it.
-    LoadRefused {
-        /// So often.
-        failed_loads: u32,
-        /// At last for this.
-        why: LoadFailure,
-    },
+    LoadRefused { failed_loads: u32, why: LoadFailure },
     /// Its load does not come further.
-    NoProgress {
-        /// For so long.
-        seconds: u64,
-        /// How far it is.
-        status: StageStatus,
-    },
+    NoProgress { seconds: u64, status: StageStatus },
 }
 
 /// Why an instance waits, or was given up: nothing that is there takes what it lost.
@@ -83,41 +58,26 @@ pub struct WaitReason {
 
 /// Why there is no other placement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum Unplaced {
     /// It was placed anew again and again, and never became ready.
-    InVain {
-        /// So often.
-        times: u32,
-    },
+    InVain { times: u32 },
     /// It fits only over two nodes that do not talk.
-    Apart {
-        /// One of them.
-        a: NodeId,
-        /// The other.
-        b: NodeId,
-    },
+    Apart { a: NodeId, b: NodeId },
     /// The planner finds nothing, as it says.
     NoPlan(String),
 }
 
 /// Why an instance is no more.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum RemoveReason {
     /// Somebody asked for that.
-    Asked {
-        /// On this node.
-        by: NodeId,
-    },
+    Asked { by: NodeId },
     /// A request had loaded it, and another model needs its room.
-    MakesRoom {
-        /// The other model.
-        model_name: String,
-    },
+    MakesRoom { model_name: String },
     /// A request had loaded it, and none came any more.
-    Unused {
-        /// For so long.
-        seconds: u64,
-    },
+    Unused { seconds: u64 },
     /// It never served, and nothing takes what it lost.
     GivenUp(WaitReason),
 }
@@ -142,6 +102,7 @@ pub enum GainOf {
 
 /// Why an instance that serves is worth a move, or is kept.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum ReplanReason {
     /// A plan is better.
     Better(Gain),
@@ -152,23 +113,14 @@ pub enum ReplanReason {
     /// It is on its way to another placement.
     BeingMoved,
     /// The best plan is not worth a move.
-    GainsLittle {
-        /// What it gains.
-        percent: u64,
-        /// What a move is worth.
-        percent_min: u64,
-    },
+    GainsLittle { percent: u64, percent_min: u64 },
     /// The better plan cannot be loaded while what stands serves.
     NoRoom {
-        /// What it would gain.
         percent: u64,
-        /// The node that has no room.
         node: NodeId,
         /// Its device; `None` where that and others share the memory.
         device: Option<DeviceId>,
-        /// Bytes that are needed there.
         needed_bytes: u64,
-        /// Bytes that are free there.
         free_bytes: u64,
     },
 }
@@ -345,17 +297,6 @@ impl LinkChange {
             }
         }
     }
-}
-
-/// For logs, tests and parts that know no names.
-macro_rules! shown_by_id {
-    ($($reason:ty),+) => {
-        $(impl fmt::Display for $reason {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.text(&by_id))
-            }
-        })+
-    };
 }
 
 shown_by_id!(ReplaceReason, WaitReason, RemoveReason, ReplanReason, Advice, LinkChange);

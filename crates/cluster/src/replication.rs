@@ -51,10 +51,6 @@ pub fn follow(head: LogHead, seen: Option<Epoch>, message: LogMessage) -> Follow
         return FollowerStep::Refuse(Refusal::StaleEpoch { got: epoch, seen });
     }
     match message {
-        LogMessage::Pull { .. }
-        | LogMessage::CatchUp { .. }
-        | LogMessage::Tail { .. }
-        | LogMessage::TailSnapshot { .. } => FollowerStep::Nothing,
         LogMessage::Entries { after_index, after_hash, entries, .. } => {
             follow_entries(head, LogHead { index: after_index, hash: after_hash }, entries)
         }
@@ -65,6 +61,7 @@ pub fn follow(head: LogHead, seen: Option<Epoch>, message: LogMessage) -> Follow
             let (head, ancestors) = (LogHead { index, hash }, Ancestors::new(ancestors));
             FollowerStep::Restore { head, ancestors, state }
         }
+        _ => FollowerStep::Nothing,
     }
 }
 

@@ -66,11 +66,10 @@ use self::row_cost::RowCost;
 use self::sequence::Running;
 use self::terms::PipelineTerms;
 pub use self::types::{
-    STEP_PER_TOKEN, SchedulerConfig, SchedulerInput, SchedulerOutput, SchedulerStats, Speculation,
-    UnknownSpeculation,
+    STEP_PER_TOKEN, SchedulerConfig, SchedulerInput, SchedulerOutput, Speculation, UnknownSpeculation,
 };
 use crate::failures::{PipelineFailure, TermEnd};
-use crate::wire::{AloneTimes, StageCommand, StagePages, StageSet, TokensMessage, limits};
+use crate::wire::{DataMessage, LoadReport, StageCommand, StagePages, StageSet, TokensMessage, limits};
 
 /// How often a driver without a token hears that its sequence is on its way.
 const BEAT_EVERY: Duration = Duration::from_secs(5);
@@ -252,28 +251,7 @@ impl Scheduler {
             SchedulerInput::Cancel { from, placement, sequence, attempt } => {
                 self.cancel(from, placement, sequence, attempt, out);
             }
-            SchedulerInput::PipelineBroken { from, placement, term, stage, kind, why } => {
-                if self.is_of_stage(from, placement, term, "a broken pipeline") {
-                    let end = TermEnd::Stage { stage, why };
-                    match kind {
-                        FailureKind::StageLost => self.end_term(now, end, out),
-                        _ => self.fail_instance(kind, None, PipelineFailure::Ended(end), out),
-                    }
-                }
-            }
-            SchedulerInput::NotWired { from, placement, term, step, missing } => {
-                if self.is_of_stage(from, placement, term, "a missing stage") {
-                    self.not_wired(now, (from, step), missing, out);
-                }
-            }
-            SchedulerInput::Undelivered { from, placement, term, sequences, missing } => {
-                if self.is_of_stage(from, placement, term, "undelivered tokens") {
-                    let why = PipelineFailure::Undelivered(missing);
-                    for (sequence, attempt) in sequences {
-                        self.fail_attempt(sequence, attempt, FailureKind::StageLost, &why, out);
-                    }
-                }
-            }
+            SchedulerInput::Report { from, message } => self.reported(now, from, message, out),
             SchedulerInput::Drafted { sequence, text_len, tokens, each } => {
                 self.drafted(sequence, text_len, tokens, each);
             }
@@ -286,6 +264,35 @@ impl Scheduler {
             SchedulerInput::LinkLost(node) => self.link_lost(now, node, out),
             SchedulerInput::NodeLost(node) => self.node_lost(node, out),
             SchedulerInput::Stop => self.stop(FailureKind::InstanceGone, &PipelineFailure::Stopped, out),
+        }
+    }
+
+    /// A stage says what does not go on.
+    fn reported(&mut self, now: Time, from: NodeId, message: DataMessage, out: &mut Vec<SchedulerOutput>) {
+        match message {
+            DataMessage::PipelineBroken { placement, term, stage, kind, why } => {
+                if self.is_of_stage(from, placement, term, "a broken pipeline") {
+                    let end = TermEnd::Stage { stage, why };
+                    match kind {
+                        FailureKind::StageLost => self.end_term(now, end, out),
+                        _ => self.fail_instance(kind, None, PipelineFailure::Ended(end), out),
+                    }
+                }
+            }
+            DataMessage::NotWired { placement, term, step, missing, .. } => {
+                if self.is_of_stage(from, placement, term, "a missing stage") {
+                    self.not_wired(now, (from, step), missing, out);
+                }
+            }
+            DataMessage::Undelivered { placement, term, sequences, missing, .. } => {
+                if self.is_of_stage(from, placement, term, "undelivered tokens") {
+                    let why = PipelineFailure::Undelivered(missing);
+                    for (sequence, attempt) in sequences {
+                        self.fail_attempt(sequence, attempt, FailureKind::StageLost, &why, out);
+                    }
+                }
+            }
+            _ => {}
         }
     }
 
@@ -322,30 +329,31 @@ impl Scheduler {
         is
     }
 
-    /// Numbers to show.
-    pub fn stats(&self) -> SchedulerStats {
-        SchedulerStats {
-            queued: self.queue.len(),
-            running: self.running.len(),
-            steps_in_flight: self.in_flight.len(),
-            steps: self.steps,
-            queue_len_max: self.queue.len_max(),
+    /// Whether nothing waits, runs or is on its way.
+    pub fn is_idle(&self) -> bool {
+        self.queue.len() == 0 && self.running.is_empty() && self.in_flight.is_empty()
+    }
+
+    /// What it counts, to show.
+    pub fn load_report(&self) -> LoadReport {
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        LoadReport {
+            placement: self.placement.id,
+            running: count(self.running.len()),
+            waiting: count(self.queue.len()),
+            waiting_max: count(self.queue.len_max()),
             pages: self.pages.total(),
             pages_used: self.pages.used(),
-            pages_claimed: self.pages.claimed(),
             pages_cached: self.pages.cached(),
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached_tokens,
             drafts: self.drafts[0],
             drafts_accepted: self.drafts[1],
+            steps: self.steps,
             prompt_tokens_per_s: self.pace.prompt_tokens_per_s(),
-            decode_tokens_per_s: self.pace.decode_tokens_per_s(),
+            tokens_per_s: self.pace.decode_tokens_per_s(),
+            alone: self.alone.times().cloned(),
         }
-    }
-
-    /// What the last answer took that had the pipeline to itself.
-    pub fn alone_times(&self) -> Option<&AloneTimes> {
-        self.alone.times()
     }
 
     fn node_lost(&mut self, node: NodeId, out: &mut Vec<SchedulerOutput>) {

@@ -8,6 +8,7 @@ use crate::names::NodeName;
 /// How far a stage's worker is with it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum StageStatus {
     /// The worker has not reported on it yet.
     Unknown,
@@ -15,7 +16,6 @@ pub enum StageStatus {
     Waiting,
     /// Weights are being fetched, from another member or a hub.
     Fetching {
-        /// Bytes here already.
         done_bytes: u64,
         /// Bytes in all; 0 while unknown.
         total_bytes: u64,
@@ -24,7 +24,6 @@ pub enum StageStatus {
     },
     /// Weights are being read into the device.
     Loading {
-        /// Bytes loaded.
         done_bytes: u64,
         /// Bytes in all; 0 while unknown.
         total_bytes: u64,
@@ -36,7 +35,6 @@ pub enum StageStatus {
     Serving,
     /// The last attempt failed; the worker retries unless told otherwise.
     Failed {
-        /// What happened.
         why: LoadFailure,
         /// Loads in a row that the device refused so far. Fetching, waiting for memory or for a device, and a
         /// device that is lost do not count: those end by themselves, or are bounded elsewhere.
@@ -68,7 +66,7 @@ impl StageStatus {
         matches!(self, Self::Loaded | Self::Serving)
     }
 
-    /// For people, behind "stage 1 on NAME …: ".
+    /// To be displayed behind "stage 1 on NAME …: ".
     pub fn text(&self, name: NodeName<'_>) -> String {
         let words = match self {
             Self::Fetching { hub_wait_s: seconds @ 1.., .. } => {

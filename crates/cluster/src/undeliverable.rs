@@ -6,29 +6,12 @@ use crate::wire::{DataMessage, Missing, MissingPart};
 
 /// What a message that did not go out was: enough to tell those whom it concerns.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum MessageKind {
     /// A step for the next stage.
-    Step {
-        /// The placement.
-        placement: PlacementId,
-        /// The term of its pipeline.
-        term: Term,
-        /// The stage that it was for.
-        stage: u32,
-        /// Its number.
-        step: u64,
-    },
+    Step { placement: PlacementId, term: Term, stage: u32, step: u64 },
     /// Tokens of the last stage.
-    Tokens {
-        /// The placement.
-        placement: PlacementId,
-        /// The term of its pipeline.
-        term: Term,
-        /// The step that sampled them.
-        step: u64,
-        /// Their sequences, and which submission of each.
-        sequences: Vec<(SequenceId, Attempt)>,
-    },
+    Tokens { placement: PlacementId, term: Term, step: u64, sequences: Vec<(SequenceId, Attempt)> },
     /// Anything else: whoever expects an answer has a deadline of its own.
     Other,
 }

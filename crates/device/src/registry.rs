@@ -159,7 +159,7 @@ impl Quarantine {
         }
     }
 
-    /// For people: how much longer, why, and what ends it.
+    /// To be displayed: how much longer, why, and what ends it.
     pub fn text(&self, now_unix_s: u64) -> String {
         let minutes = self.until_unix_s.saturating_sub(now_unix_s).div_ceil(60);
         let (hours, minutes, reason) = (minutes / 60, minutes % 60, &self.reason);

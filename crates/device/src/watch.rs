@@ -7,18 +7,14 @@ use crate::graphics::on_the_bus;
 
 /// What changed between two looks.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum CardChange {
     /// Plugged in.
     Appeared(GraphicsCard),
     /// A card was unplugged.
     Vanished(GraphicsCard),
     /// Another kernel module drives it, or none, or another version of it, or it began or ceased to work.
-    DriverChanged {
-        /// As it was.
-        before: GraphicsCard,
-        /// As it is.
-        now: GraphicsCard,
-    },
+    DriverChanged { before: GraphicsCard, now: GraphicsCard },
 }
 
 /// The cards as they were at the last look.

@@ -11,7 +11,7 @@ use exo_cluster::{
     Undeliverable, Worker, WorkerConfig, WorkerInput,
 };
 use exo_membership::Membership;
-use exo_types::{Ancestors, Epoch, LogHead, NodeId, Time};
+use exo_types::{Ancestors, Epoch, LogHead, NodeId, PlacementId, Time};
 
 use crate::awake::Awake;
 use crate::backups::Backups;
@@ -25,7 +25,6 @@ use crate::log::Log;
 use crate::names::Names;
 use crate::persist::{ActAsker, Writes};
 use crate::replication::Replication;
-use crate::telemetry::load_report;
 use crate::trust::Trust;
 use crate::view::ViewInputs;
 use crate::waiting::StageWatches;
@@ -212,7 +211,8 @@ impl NodeMachine {
 
     /// The cluster as this node sees it.
     pub fn view(&self) -> exo_api::ClusterView {
-        let own_load = |placement| Some(load_report(placement, &self.schedulers.get(&placement)?.scheduler));
+        let own_load =
+            |placement: PlacementId| Some(self.schedulers.get(&placement)?.scheduler.load_report());
         let addresses = |node| self.links.addresses(node).to_vec();
         let data_via = |node| self.links.via(node);
         crate::view::view(&ViewInputs {
@@ -243,11 +243,12 @@ impl NodeMachine {
 
     /// How much of everything there is, for tests that nothing is left over.
     pub fn counts(&self) -> Counts {
+        let loads = || self.schedulers.values().map(|entry| entry.scheduler.load_report());
         Counts {
             drivers: self.drivers.len(),
             schedulers: self.schedulers.len(),
-            sequences_queued: self.schedulers.values().map(|s| s.scheduler.stats().queued).sum(),
-            sequences_running: self.schedulers.values().map(|s| s.scheduler.stats().running).sum(),
+            sequences_queued: loads().map(|load| load.waiting as usize).sum(),
+            sequences_running: loads().map(|load| load.running as usize).sum(),
             sequences_open: self.stages.values().map(|s| s.machine.sequences_open()).sum(),
             engines: self.engines.len(),
             fetches: self.fetches.len(),
@@ -349,10 +350,6 @@ impl NodeMachine {
     /// Whether time alone brings nothing on but what membership, links and joining name themselves: no
     /// request, here or of others, no load, no question, no election.
     fn is_at_rest(&self) -> bool {
-        let is_idle = |entry: &crate::pipelines::SchedulerEntry| {
-            let stats = entry.scheduler.stats();
-            stats.queued + stats.running + stats.steps_in_flight == 0
-        };
         self.drivers.is_empty()
             && self.fetches.is_empty()
             && (self.joining.is_quiet() || !self.members.is_empty() && !self.joining.is_under_way())
@@ -366,7 +363,7 @@ impl NodeMachine {
             && self.moving_in.is_none()
             && (self.leader.is_some() && self.leads_soon.is_none())
             && self.instances.iter().all(|instance| instance.is_ready() && instance.moving.is_none())
-            && self.schedulers.values().all(is_idle)
+            && self.schedulers.values().all(|entry| entry.scheduler.is_idle())
     }
 
     /// Delivers messages to this node itself until there are none: each may cause others.

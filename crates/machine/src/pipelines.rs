@@ -124,19 +124,7 @@ impl NodeMachine {
     /// steps.
     fn stage_report(&mut self, from: NodeId, placement: PlacementId, message: DataMessage) {
         if self.schedulers.contains_key(&placement) {
-            let input = match message {
-                DataMessage::NotWired { term, step, missing, .. } => {
-                    SchedulerInput::NotWired { from, placement, term, step, missing }
-                }
-                DataMessage::Undelivered { term, sequences, missing, .. } => {
-                    SchedulerInput::Undelivered { from, placement, term, sequences, missing }
-                }
-                DataMessage::PipelineBroken { term, stage, kind, why, .. } => {
-                    SchedulerInput::PipelineBroken { from, placement, term, stage, kind, why }
-                }
-                _ => return,
-            };
-            return self.feed_scheduler(placement, input);
+            return self.feed_scheduler(placement, SchedulerInput::Report { from, message });
         }
         match self.stages.keys().find(|p| p.placement == placement).copied() {
             Some(position) => self.feed_stage(position, StageInput::Report { from, message }),
@@ -231,15 +219,7 @@ impl NodeMachine {
 
     fn scheduler_output(&mut self, placement: PlacementId, instance: InstanceId, output: SchedulerOutput) {
         let (to, message) = match output {
-            SchedulerOutput::Accepted { to, term, sequence, attempt, queue_ahead } => {
-                (to, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead })
-            }
-            SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens } => {
-                (to, DataMessage::Started { placement, term, sequence, attempt, cached_tokens })
-            }
-            SchedulerOutput::Rejected { to, placement, sequence, attempt, why } => {
-                (to, DataMessage::Rejected { placement, sequence, attempt, why })
-            }
+            SchedulerOutput::Send { to, message } => (to, message),
             SchedulerOutput::Draft { spec, count } if self.has_draft => {
                 return self.out.push(Effect::Draft(DraftAsk::Guess { instance, spec, count }));
             }
@@ -251,13 +231,6 @@ impl NodeMachine {
             }
             SchedulerOutput::Step(step) => (self.me, DataMessage::Step(step)),
             SchedulerOutput::Serving => return self.report_now(),
-            SchedulerOutput::Ended { to, term, sequence, attempt, reason, generated, times } => (
-                to,
-                DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated, times },
-            ),
-            SchedulerOutput::Failed { to, term, sequence, attempt, kind, why } => {
-                (to, DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why })
-            }
             SchedulerOutput::InstanceFailed { kind, stage, why } => {
                 let message = why.text(&|node| self.name_of(node));
                 tracing::info!(target: "events::instance", %instance, %placement, message, "broke");

@@ -4,12 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use exo_api as api;
-use exo_cluster::Scheduler;
 use exo_cluster::wire::{
     FetchSource, Histogram, LoadReport, ModelTotals, NodeMeasurements, NodeReport, PullReport, StageReport,
     limits,
 };
-use exo_types::{DeviceFacts, DeviceKind, Monitor, NodeId, PlacementId, Time};
+use exo_types::{DeviceFacts, DeviceKind, Monitor, NodeId, Time};
 
 use crate::NodeMachine;
 use crate::names::Names;
@@ -32,12 +31,9 @@ impl NodeMachine {
 
     /// What this node measures, for its report.
     pub(crate) fn measured(&self) -> NodeMeasurements {
-        let load = |(placement, entry): (&PlacementId, &crate::pipelines::SchedulerEntry)| {
-            load_report(*placement, &entry.scheduler)
-        };
         NodeMeasurements {
             vitals: self.samples.measured.vitals.clone(),
-            loads: self.schedulers.iter().map(load).collect(),
+            loads: self.schedulers.values().map(|entry| entry.scheduler.load_report()).collect(),
             requests: self.samples.measured.requests.clone(),
             pulls: self.samples.measured.pulls.clone(),
         }
@@ -187,29 +183,6 @@ impl NodeMachine {
         let mut seen = BTreeSet::new();
         let loads = report.measured.loads.iter().filter(|load| seen.insert(load.placement));
         loads.filter_map(view).collect()
-    }
-}
-
-/// What a scheduler counts, for a report.
-pub(crate) fn load_report(placement: PlacementId, scheduler: &Scheduler) -> LoadReport {
-    let stats = scheduler.stats();
-    let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    LoadReport {
-        placement,
-        running: count(stats.running),
-        waiting: count(stats.queued),
-        waiting_max: count(stats.queue_len_max),
-        pages: stats.pages,
-        pages_used: stats.pages_used,
-        pages_cached: stats.pages_cached,
-        prompt_tokens: stats.prompt_tokens,
-        cached_tokens: stats.cached_tokens,
-        drafts: stats.drafts,
-        drafts_accepted: stats.drafts_accepted,
-        steps: stats.steps,
-        prompt_tokens_per_s: stats.prompt_tokens_per_s,
-        tokens_per_s: stats.decode_tokens_per_s,
-        alone: scheduler.alone_times().cloned(),
     }
 }
 

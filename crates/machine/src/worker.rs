@@ -426,8 +426,8 @@ impl NodeMachine {
             let serves = report.serves.is_some_and(|p| p.stage == 0 && p.rank == 0 && self.is_serving(p));
             let scheduler = report.serves.filter(|_| serves).and_then(|p| self.schedulers.get(&p.placement));
             report.sequences = scheduler.map_or(0, |entry| {
-                let stats = entry.scheduler.stats();
-                u32::try_from(stats.queued + stats.running).unwrap_or(u32::MAX)
+                let load = entry.scheduler.load_report();
+                load.waiting.saturating_add(load.running)
             });
             if serves && report.status == StageStatus::Loaded {
                 report.status = StageStatus::Serving;

@@ -18,26 +18,20 @@ pub struct DeviceMemory {
 /// No placement exists.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum PlanError {
-    /// The model has no layer, or the context or the slots are zero.
     #[error("nothing to place: {what} is 0{}", if *what == "layers" { "" } else { "; ask for 1 or more" })]
-    Empty {
-        /// Which number.
-        what: &'static str,
-    },
-    /// No device may be used at all.
+    Empty { what: &'static str },
     #[error(
         "no device can be used: {}{}",
         if reasons.is_empty() { "no member reports one".to_owned() } else { reasons.join("; ") },
         remedies.iter().map(|r| format!("; {r}")).collect::<String>()
     )]
     NoDevices {
-        /// One line per device.
         reasons: Vec<String>,
         /// Changes each of which alone would do.
         remedies: Vec<Remedy>,
     },
-    /// No device that may be used has kernels for all weights of some layer.
     #[error(
         "no device can run the types of weights that the model has: {}; take the model in another type, or add \
          a node that runs them on its processor",
@@ -47,17 +41,8 @@ pub enum PlanError {
         /// One line per device, those that may not be used at all included.
         reasons: Vec<String>,
     },
-    /// Fewer usable devices, or layers, than stages wanted.
     #[error("{wanted} stages were asked for, {possible} are possible ({why})")]
-    TooFewStages {
-        /// Asked for.
-        wanted: u32,
-        /// At most possible.
-        possible: u32,
-        /// What bounds it.
-        why: String,
-    },
-    /// It needs more memory than there is.
+    TooFewStages { wanted: u32, possible: u32, why: String },
     #[error(
         "the model needs {}, the devices have {} usable of {} free: {} ({}); the largest single unit is {largest_unit} with {}{}{}",
         size_up(*needed_bytes),
@@ -85,29 +70,16 @@ pub enum PlanError {
         per_device: Vec<DeviceMemory>,
         /// Name of the largest piece that cannot be split.
         largest_unit: Box<str>,
-        /// Its bytes.
         largest_unit_bytes: u64,
         /// Devices that do not count, with the reason.
         left_out: Box<str>,
         /// Changes each of which alone would do.
         remedies: Vec<Remedy>,
     },
-    /// A pin contradicts another one, the model or the memory.
     #[error("the pin of {device} cannot be met: {why}")]
-    Pin {
-        /// Node and device, to be displayed.
-        device: String,
-        /// What is in the way.
-        why: String,
-    },
-    /// The model has more layers than the planner counts with.
+    Pin { device: String, why: String },
     #[error("{layers} layers are more than the {layers_max} that the planner takes")]
-    TooManyLayers {
-        /// Of the model.
-        layers: u32,
-        /// At most.
-        layers_max: u32,
-    },
+    TooManyLayers { layers: u32, layers_max: u32 },
 }
 
 fn missing(bytes: u64) -> String {
@@ -171,63 +143,19 @@ impl std::fmt::Display for Remedy {
 /// A plan does not fit a request: it was made for an older one, or for another.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum InvalidPlan {
     /// The layers have a gap or an overlap, end too early, or embedding or head are in the wrong place.
     #[error("{layer_count} layers are not tiled: layer {at} comes next, the plan goes on with {found}")]
-    NotTiled {
-        /// The first layer that no stage before holds.
-        at: u32,
-        /// What the next stage holds, to be displayed.
-        found: String,
-        /// Layers of the model.
-        layer_count: u32,
-    },
-    /// Not every shard has its bytes.
+    NotTiled { at: u32, found: String, layer_count: u32 },
     #[error("the plan has {stages} shards and the bytes of {sizes}")]
-    Unsized {
-        /// Shards of the plan.
-        stages: usize,
-        /// Sizes given.
-        sizes: usize,
-    },
-    /// The node or its device is not there (any more).
+    Unsized { stages: usize, sizes: usize },
     #[error("stage {stage} is on {device} of {node}, which is not there")]
-    DeviceGone {
-        /// Index of the stage.
-        stage: usize,
-        /// Its node.
-        node: NodeId,
-        /// Its device.
-        device: DeviceId,
-    },
-    /// The device must not be used (any more).
+    DeviceGone { stage: usize, node: NodeId, device: DeviceId },
     #[error("stage {stage} is on {device}: {reason}")]
-    Unusable {
-        /// Index of the stage.
-        stage: usize,
-        /// Node and device, to be displayed.
-        device: String,
-        /// Why, to be displayed.
-        reason: String,
-    },
-    /// Two stages are on the same device.
+    Unusable { stage: usize, device: String, reason: String },
     #[error("stage {stage} is on {device}, as one before it")]
-    DeviceTwice {
-        /// Index of the later stage.
-        stage: usize,
-        /// Node and device, to be displayed.
-        device: String,
-    },
-    /// The device has too little memory (by now).
+    DeviceTwice { stage: usize, device: String },
     #[error("stage {stage} needs {}, {device} has {} free", size_up(*needed_bytes), size(*free_bytes))]
-    NoMemory {
-        /// Index of the stage.
-        stage: usize,
-        /// Node and device, to be displayed.
-        device: String,
-        /// Needed there.
-        needed_bytes: u64,
-        /// Free there.
-        free_bytes: u64,
-    },
+    NoMemory { stage: usize, device: String, needed_bytes: u64, free_bytes: u64 },
 }

@@ -196,7 +196,7 @@ fn change(a_token: &str, now: (u64, u64), then: (u64, u64)) -> String {
     }
 }
 
-/// Nanoseconds for people, to three figures.
+/// Nanoseconds to be displayed, to three figures.
 pub(crate) fn time(ns: u64) -> String {
     match ns {
         0 => "0 ms".to_owned(),

@@ -6,7 +6,6 @@ use exo_types::LayerRange;
 use crate::PlanRequest;
 use crate::kernels::Runnable;
 use crate::memory::{Room, Sizes, WeightForm};
-use crate::reach::Reach;
 
 /// Up to so many usable devices every set is considered: 65,536 sets. Beyond, the ones with most memory are.
 const EXACT_DEVICES_MAX: usize = 16;
@@ -68,7 +67,7 @@ fn largest(request: &PlanRequest, usable: &[usize]) -> Vec<usize> {
 /// Holding more is never worse, also where who is next does not run the layer that follows: another one has
 /// to. So a set's best is its best over who comes last, and one number a set suffices.
 struct Sets<'a> {
-    reach: Reach<'a>,
+    sizes: &'a Sizes<'a>,
     rooms: &'a [Room],
     runs: &'a [Runnable],
     /// Most layers from the start, and which member holds the last of them.
@@ -78,7 +77,7 @@ struct Sets<'a> {
 impl<'a> Sets<'a> {
     fn of(sizes: &'a Sizes<'a>, rooms: &'a [Room], runs: &'a [Runnable]) -> Self {
         let most = vec![(0, usize::MAX); 1 << rooms.len()];
-        let mut sets = Self { reach: Reach { sizes }, rooms, runs, most };
+        let mut sets = Self { sizes, rooms, runs, most };
         for set in 1..sets.most.len() {
             for member in (0..rooms.len()).filter(|i| set & (1 << i) != 0) {
                 let before = sets.most[set & !(1 << member)].0;
@@ -94,16 +93,16 @@ impl<'a> Sets<'a> {
         sets
     }
 
-    /// How far a member holds the layers from `start` on, and runs them; see [`Reach::forward`].
+    /// How far a member holds the layers from `start` on, and runs them; see [`Sizes::reach`].
     fn forward(&self, member: usize, start: u32, last: bool) -> u32 {
-        let count = self.reach.sizes.layer_count();
+        let count = self.sizes.layer_count();
         let stop = self.runs[member].stop(start, count);
-        self.reach.forward(start, self.rooms[member], last && stop == count).min(stop)
+        self.sizes.reach(start, self.rooms[member], last && stop == count).min(stop)
     }
 
     /// Sets of `stages` devices that hold the model, with a member that can be last.
     fn complete(&self, stages: usize) -> Vec<(u32, usize)> {
-        let count = self.reach.sizes.layer_count();
+        let count = self.sizes.layer_count();
         let sets = (1..self.most.len()).filter(|set| set.count_ones() as usize == stages);
         sets.filter_map(|set| {
             let last = (0..self.rooms.len()).filter(|i| set & (1 << i) != 0).find(|&last| {

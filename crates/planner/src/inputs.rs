@@ -52,7 +52,7 @@ impl Source {
         }
     }
 
-    /// For people.
+    /// To be displayed.
     pub fn text(self) -> &'static str {
         match self {
             Self::Measured { age, .. } if age <= STALE_AFTER => "measured",

@@ -39,7 +39,6 @@ mod memory;
 mod pins;
 mod problem;
 mod ratios;
-mod reach;
 mod request;
 mod score;
 mod search;

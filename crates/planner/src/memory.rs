@@ -101,6 +101,26 @@ impl<'a> Sizes<'a> {
             .saturating_add(workspace_bytes(self.shape, self.slots, last))
     }
 
+    /// The furthest `end` for which layers `start..end` fit in `room`; `start` if none does. Without the
+    /// last layer unless `last`: head and last layer go together.
+    pub(crate) fn reach(&self, start: u32, room: Room, last: bool) -> u32 {
+        let count = self.layer_count();
+        let fits = |end: u32| self.bytes(room.held, start, end) <= room.free_bytes;
+        if last && start < count && fits(count) {
+            return count;
+        }
+        let (mut low, mut high) = (start, (count - 1).max(start));
+        while low < high {
+            let middle = low + (high - low).div_ceil(2);
+            if fits(middle) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        low
+    }
+
     /// Weights and KV of the whole model on one device.
     pub(crate) fn model_bytes(&self, held: WeightForm) -> u64 {
         let sums = &self.layers[held as usize];

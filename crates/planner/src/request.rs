@@ -298,7 +298,7 @@ pub struct DeviceReason {
     pub node: NodeId,
     /// Its device.
     pub device: DeviceId,
-    /// For people, one line.
+    /// To be displayed, one line.
     pub text: String,
     /// What the plan would cost if it were the other way: without this device, or with it. Among more than 16
     /// usable devices it is what the plan's devices reach with it. `None` where there is no such plan, or it
@@ -408,7 +408,7 @@ pub struct AlternativePlan {
 /// Why there is no such plan.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NoAlternative {
-    /// For people, a part of a sentence.
+    /// To be displayed, a part of a sentence.
     pub why: String,
     /// Bytes of memory that are missing at least, where that is why.
     pub missing_bytes: Option<u64>,

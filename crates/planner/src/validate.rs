@@ -6,7 +6,7 @@ use crate::domains::oversubscribed;
 use crate::explain::{name, unusable};
 use crate::kernels::lacking_kernels;
 use crate::memory::{Sizes, WeightForm};
-use crate::{InvalidPlan, Plan, PlanRequest};
+use crate::{InvalidPlan, Plan, PlanDevice, PlanRequest};
 
 /// Checks `plan` against `request`, which may be newer than the one it was made for: its layers tile the
 /// model, each stage has a device of its own that may be used, and each device has room for its stage.
@@ -14,13 +14,11 @@ use crate::{InvalidPlan, Plan, PlanRequest};
 pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
     tiles(request, plan)?;
     let sizes = Sizes::of(request);
-    let shards = plan
-        .stages
-        .iter()
-        .enumerate()
-        .flat_map(|(index, stage)| stage.shards.iter().map(move |shard| (index, shard)));
-    for (nth, (stage, shard)) in shards.clone().enumerate() {
-        let is_this = |d: &&crate::PlanDevice| d.node == shard.node && d.device.id == shard.device;
+    let stages = plan.stages.iter().enumerate();
+    let shards = stages.flat_map(|(index, stage)| stage.shards.iter().map(move |shard| (index, shard)));
+    let mut on: Vec<(usize, &PlanDevice, u64)> = Vec::new();
+    for (stage, shard) in shards {
+        let is_this = |d: &&PlanDevice| d.node == shard.node && d.device.id == shard.device;
         let Some(device) = request.devices.iter().find(is_this) else {
             return Err(InvalidPlan::DeviceGone { stage, node: shard.node, device: shard.device.clone() });
         };
@@ -28,8 +26,7 @@ pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
         if let Some(reason) = unusable(request, device).or_else(lacking) {
             return Err(InvalidPlan::Unusable { stage, device: name(device), reason });
         }
-        let place = (shard.node, &shard.device);
-        if shards.clone().take(nth).any(|(_, before)| (before.node, &before.device) == place) {
+        if on.iter().any(|(_, before, _)| std::ptr::eq(*before, device)) {
             return Err(InvalidPlan::DeviceTwice { stage, device: name(device) });
         }
         let needed_bytes = sizes.stage(WeightForm::by(device.device.kind), shard.shard.layers).total_bytes();
@@ -38,14 +35,8 @@ pub fn validate(request: &PlanRequest, plan: &Plan) -> Result<(), InvalidPlan> {
             let device = name(device);
             return Err(InvalidPlan::NoMemory { stage, device, needed_bytes, free_bytes });
         }
+        on.push((stage, device, needed_bytes));
     }
-    let find = |(stage, shard): (usize, &exo_types::PlacedShard)| {
-        let is_this = |d: &&crate::PlanDevice| d.node == shard.node && d.device.id == shard.device;
-        let device = request.devices.iter().find(is_this)?;
-        let bytes = sizes.stage(WeightForm::by(device.device.kind), shard.shard.layers).total_bytes();
-        Some((stage, device, bytes))
-    };
-    let on: Vec<_> = shards.filter_map(find).collect();
     match oversubscribed(on.iter().map(|(_, device, bytes)| (*device, *bytes))) {
         None => Ok(()),
         Some((device, needed_bytes, free_bytes)) => {

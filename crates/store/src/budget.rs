@@ -78,39 +78,18 @@ impl Expected {
 /// Why there is no room.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum NoRoom {
-    /// The disk would be too full.
     #[error(
         "{needed_bytes} bytes are to be fetched and {reserve_bytes} are kept free (setting `disk_reserve_mib`), but the disk of {} has {free_bytes} \
          free{}", folder.display(), of_which(*.expected_bytes)
     )]
-    Reserve {
-        /// Still to be fetched.
-        needed_bytes: u64,
-        /// Stays free.
-        reserve_bytes: u64,
-        /// Free now.
-        free_bytes: u64,
-        /// Of these, what others have taken.
-        expected_bytes: u64,
-        /// Whose disk.
-        folder: PathBuf,
-    },
-    /// Models would take more than they may.
+    Reserve { needed_bytes: u64, reserve_bytes: u64, free_bytes: u64, expected_bytes: u64, folder: PathBuf },
     #[error(
         "{needed_bytes} bytes are to be fetched, but models in {} take {used_bytes} of the {quota_bytes} bytes that they may have (setting \
          `disk_quota_mib`)", folder.display()
     )]
-    Quota {
-        /// Still to be fetched.
-        needed_bytes: u64,
-        /// What models may take.
-        quota_bytes: u64,
-        /// What they take, and what others fetch now.
-        used_bytes: u64,
-        /// Folder of the store.
-        folder: PathBuf,
-    },
+    Quota { needed_bytes: u64, quota_bytes: u64, used_bytes: u64, folder: PathBuf },
 }
 
 impl NoRoom {

@@ -70,17 +70,11 @@ pub enum Replaced {
 /// What became of a file after it was added. Such a model is listed and not served; add it again.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum RecordProblem {
-    /// The file is gone or unreadable.
     #[error("{} is gone or cannot be read", path.display())]
-    Vanished {
-        /// The file.
-        path: PathBuf,
-    },
+    Vanished { path: PathBuf },
     /// Size or modification time differ.
     #[error("{} changed after it was added", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
 }

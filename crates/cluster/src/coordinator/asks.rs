@@ -3,7 +3,7 @@
 use exo_types::{InstanceId, Time};
 
 use super::log::DurableReply;
-use super::planning::PlanAsk;
+use super::planning::{PlanAsk, Purpose};
 use super::{Coordinator, CoordinatorOutput, Leading, ReplyTo, not_coordinator};
 use crate::wire::{
     Busyness, Check, ControlRefusal, ControlReply, InvalidAsk, LogFailure, RequestDifference, UnknownTarget,
@@ -47,7 +47,8 @@ impl Coordinator {
             }
             None => {}
         }
-        if let Err(queued) = leading.plans.push(PlanAsk::placement(now, request, reply)) {
+        let purpose = Purpose::Placement { request: Box::new(request), replies: vec![reply] };
+        if let Err(queued) = leading.plans.push(PlanAsk::new(now, purpose)) {
             out.push(refused(reply, ControlRefusal::Busy(Busyness::Plans(queued as u32))));
         }
     }

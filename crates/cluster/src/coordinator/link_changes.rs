@@ -115,7 +115,7 @@ impl Coordinator {
         tracing::info!(target: "events::link", at = %from, peer = %first.peer, others, "{text}");
         let Some(leading) = &mut self.leading else { return };
         for watch in leading.watches.values_mut() {
-            watch.review.set_due(Due::Changed);
+            watch.review.due = Some(Due::Changed);
             watch.review.link = Some(first);
         }
     }

@@ -149,7 +149,7 @@ impl Coordinator {
                     let unblamed = before.map(|w| w.unblamed.clone()).unwrap_or_default();
                     let mut watch = Watch::new(now, entry, has_served, replacements);
                     watch.unblamed = unblamed;
-                    watch.review.set_due(Due::Placed);
+                    watch.review.due = Some(Due::Placed);
                     leading.watches.insert(placement.instance, watch);
                 }
                 Event::InstanceRemoved { instance, .. } => drop(leading.watches.remove(instance)),

@@ -14,7 +14,7 @@ use super::repair::{RepairScope, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
 use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, InvalidAsk, UnknownTarget};
-use crate::{Event, Gain, InstanceState, Moving, ReplaceReason, StageLoss, StageStatus, StateInstance};
+use crate::{Event, InstanceState, Moving, ReplaceReason, StageLoss, StageStatus, StateInstance};
 
 /// How long an announcement that a node leaves stays valid; it repeats it twice a second.
 pub const LEAVING_FOR: Duration = Duration::from_secs(3);
@@ -34,16 +34,15 @@ pub(super) struct Move {
 }
 
 impl Move {
-    /// To where a plan would have the stages that stand as `from`.
-    pub(super) fn to_better(
+    /// Elsewhere with the stages that stand as `from`.
+    pub(super) fn new(
         now: Time,
         from: PlacementId,
         placement: Placement,
         memory_bytes: Vec<u64>,
-        gain: Gain,
+        reason: ReplaceReason,
     ) -> Self {
         let best = vec![(0, 0); placement.shards().count()];
-        let reason = ReplaceReason::Better(gain);
         Self { from, placement, memory_bytes, reason, best, moved_at: now }
     }
 
@@ -157,8 +156,7 @@ impl Coordinator {
                 let (from, reason) = (entry.placement.id, ReplaceReason::Drained { node });
                 let placement = replaced(&entry, id, stages);
                 tracing::info!(target: "events::move", %instance, reason = reason.text(&name), "begins");
-                let best = vec![(0, 0); placement.shards().count()];
-                let moving = Move { from, placement, memory_bytes, reason, best, moved_at: now };
+                let moving = Move::new(now, from, placement, memory_bytes, reason);
                 (watch.moving, watch.stuck) = (Some(moving), None);
             }
             None => {

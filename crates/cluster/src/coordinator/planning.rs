@@ -75,7 +75,7 @@ pub(super) struct PlanAsk {
 
 /// What a plan is for.
 #[derive(Clone, Debug)]
-enum Purpose {
+pub(super) enum Purpose {
     /// Members asked for a model that is not placed.
     Placement { request: Box<InstanceRequest>, replies: Vec<ReplyTo> },
     /// An instance lost a stage.
@@ -85,19 +85,7 @@ enum Purpose {
 }
 
 impl PlanAsk {
-    pub(super) fn placement(now: Time, request: InstanceRequest, reply: ReplyTo) -> Self {
-        Self::new(now, Purpose::Placement { request: Box::new(request), replies: vec![reply] })
-    }
-
-    pub(super) fn replacement(now: Time, instance: InstanceId, reason: ReplaceReason) -> Self {
-        Self::new(now, Purpose::Replacement { instance, reason })
-    }
-
-    pub(super) fn review(now: Time, instance: InstanceId, reply: Option<ReplyTo>, carry_out: bool) -> Self {
-        Self::new(now, Purpose::Review { instance, reply, carry_out })
-    }
-
-    fn new(asked_at: Time, purpose: Purpose) -> Self {
+    pub(super) fn new(asked_at: Time, purpose: Purpose) -> Self {
         Self { purpose, asked_at, outdated: 0, stages_possible: None, unloaded: Vec::new(), as_it_is: None }
     }
 
@@ -251,11 +239,9 @@ impl Coordinator {
         if let Some(ask) = leading.plans.preempted() {
             match &ask.purpose {
                 Purpose::Review { instance, reply: None, .. } => {
-                    leading
-                        .watches
-                        .get_mut(instance)
-                        .into_iter()
-                        .for_each(|watch| watch.review.set_due(Due::Changed));
+                    if let Some(watch) = leading.watches.get_mut(instance) {
+                        watch.review.due = Some(Due::Changed);
+                    }
                 }
                 _ => leading.plans.queued.push_back(ask),
             }

@@ -13,13 +13,13 @@ use exo_types::{DeviceId, InstanceId, NodeId, Placement, SupportClass, Time};
 use super::asks::refused;
 use super::moving::Move;
 use super::place::placement;
-use super::planning::PlanAsk;
+use super::planning::{PlanAsk, Purpose};
 use super::survey::Watch;
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
 use crate::wire::{
     Busyness, ControlRefusal, ControlReply, InvalidAsk, ReplanReport, Undecided, UnknownTarget,
 };
-use crate::{Advice, Gain, GainOf, InstanceState, LinkChange, ReplanReason, StateInstance};
+use crate::{Advice, Gain, GainOf, InstanceState, LinkChange, ReplaceReason, ReplanReason, StateInstance};
 
 /// A plan that gains less is not worth a move: predictions from fresh measurements are good to a tenth.
 const GAIN_MIN_PERCENT: u64 = 10;
@@ -32,7 +32,8 @@ const REVIEW_EVERY: Duration = Duration::from_secs(60);
 /// What the planner says of an instance that serves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Review {
-    due: Option<Due>,
+    /// The planner is to look at the instance when it has nothing else to do.
+    pub(super) due: Option<Due>,
     /// When the last one that a change had made due was asked for.
     asked_at: Option<Time>,
     /// The link whose change is why it looks.
@@ -51,13 +52,6 @@ pub(super) enum Due {
     Changed,
 }
 
-impl Review {
-    /// The planner is to look at the instance when it has nothing else to do.
-    pub(super) fn set_due(&mut self, due: Due) {
-        self.due = Some(due);
-    }
-}
-
 /// The devices that stages may be on.
 #[derive(Clone, Debug)]
 pub(super) struct Usable {
@@ -71,16 +65,8 @@ struct Cost {
     load_bytes: u64,
     fetch_bytes: u64,
     fetch_ns: u64,
-    no_room: Option<NoRoom>,
-}
-
-/// Where there is no room for it, and what is missing.
-struct NoRoom {
-    node: NodeId,
-    /// `None` where it and others share the memory.
-    device: Option<DeviceId>,
-    needed_bytes: u64,
-    free_bytes: u64,
+    /// [`ReplanReason::NoRoom`], where there is none for it.
+    no_room: Option<ReplanReason>,
 }
 
 impl Coordinator {
@@ -93,7 +79,7 @@ impl Coordinator {
         match &mut leading.usable {
             Some(usable) if usable.devices == devices => {
                 if usable.changed_at.take_if(|at| now.since(*at) >= SETTLED_AFTER).is_some() {
-                    leading.watches.values_mut().for_each(|watch| watch.review.set_due(Due::Changed));
+                    leading.watches.values_mut().for_each(|watch| watch.review.due = Some(Due::Changed));
                 }
             }
             usable => {
@@ -120,7 +106,9 @@ impl Coordinator {
                 watch.review.asked_at = Some(now);
             }
             // The queue is empty.
-            let _ = leading.plans.push(PlanAsk::review(now, instance, None, false));
+            let _ = leading
+                .plans
+                .push(PlanAsk::new(now, Purpose::Review { instance, reply: None, carry_out: false }));
         }
     }
 
@@ -154,7 +142,8 @@ impl Coordinator {
                 return out.push(refused(reply, ControlRefusal::Unknown(UnknownTarget::Instance(instance))));
             }
         }
-        if let Err(queued) = leading.plans.push(PlanAsk::review(now, instance, Some(reply), carry_out)) {
+        let review = Purpose::Review { instance, reply: Some(reply), carry_out };
+        if let Err(queued) = leading.plans.push(PlanAsk::new(now, review)) {
             out.push(refused(reply, ControlRefusal::Busy(Busyness::Plans(queued as u32))));
         }
     }
@@ -177,8 +166,8 @@ impl Coordinator {
         };
         let then_ns = plan.proof.objective_ns;
         let (next, memory_bytes) = placement(plan, &entry.request, instance, entry.placement.id);
-        let cost = self.cost_of_move(now, &entry, &next, &memory_bytes, request);
         let gain_percent = now_ns.saturating_sub(then_ns).saturating_mul(100) / now_ns.max(1);
+        let cost = self.cost_of_move(now, &entry, &next, &memory_bytes, request, gain_percent);
         let of = match request.objective {
             Objective::Throughput => GainOf::Streams,
             Objective::Latency | Objective::Spread { .. } => GainOf::Request,
@@ -212,7 +201,8 @@ impl Coordinator {
             let id = leading.next_placement();
             let next = Placement { id, ..next };
             if let Some(watch) = leading.watches.get_mut(&instance) {
-                let moving = Move::to_better(now, entry.placement.id, next, memory_bytes, gain);
+                let reason = ReplaceReason::Better(gain);
+                let moving = Move::new(now, entry.placement.id, next, memory_bytes, reason);
                 (watch.moving, watch.stuck) = (Some(moving), None);
             }
         }
@@ -251,9 +241,7 @@ impl Coordinator {
         if gain_percent < GAIN_MIN_PERCENT {
             return Some(ReplanReason::GainsLittle { percent: gain_percent, percent_min: GAIN_MIN_PERCENT });
         }
-        let &NoRoom { node, ref device, needed_bytes, free_bytes } = cost.no_room.as_ref()?;
-        let (percent, device) = (gain_percent, device.clone());
-        Some(ReplanReason::NoRoom { percent, node, device, needed_bytes, free_bytes })
+        cost.no_room.clone()
     }
 
     /// What has to be loaded for the next placement, and whether there is room for it beside what serves.
@@ -264,6 +252,7 @@ impl Coordinator {
         next: &Placement,
         memory_bytes: &[u64],
         request: &PlanRequest,
+        percent: u64,
     ) -> Cost {
         let mut cost = Cost { load_bytes: 0, fetch_bytes: 0, fetch_ns: 0, no_room: None };
         let stands = |node: NodeId, spec: &exo_types::ShardSpec| {
@@ -292,12 +281,17 @@ impl Coordinator {
             .map_or((cost.fetch_bytes, 0), |(predicted, _)| (predicted.fetch_bytes, predicted.fetch_ns));
         // Of what is not there yet, parts of the file may be.
         (cost.fetch_bytes, cost.fetch_ns) = (cost.fetch_bytes.min(fetch_bytes), fetch_ns);
-        cost.no_room = self.no_room_beside(now, &needed);
+        cost.no_room = self.no_room_beside(now, &needed, percent);
         cost
     }
 
     /// Where these bytes are not free beside all that is placed.
-    fn no_room_beside(&self, now: Time, needed: &BTreeMap<(NodeId, DeviceId), u64>) -> Option<NoRoom> {
+    fn no_room_beside(
+        &self,
+        now: Time,
+        needed: &BTreeMap<(NodeId, DeviceId), u64>,
+        percent: u64,
+    ) -> Option<ReplanReason> {
         let devices = self.devices(now, None, &[]);
         let mut found = Vec::new();
         for ((node, device), &bytes) in needed {
@@ -307,11 +301,17 @@ impl Coordinator {
                 Some(here) if bytes <= free_bytes => found.push((here, bytes)),
                 _ => {
                     let (node, device) = (*node, Some(device.clone()));
-                    return Some(NoRoom { node, device, needed_bytes: bytes, free_bytes });
+                    return Some(ReplanReason::NoRoom {
+                        percent,
+                        node,
+                        device,
+                        needed_bytes: bytes,
+                        free_bytes,
+                    });
                 }
             }
         }
         let (device, needed_bytes, free_bytes) = oversubscribed(found)?;
-        Some(NoRoom { node: device.node, device: None, needed_bytes, free_bytes })
+        Some(ReplanReason::NoRoom { percent, node: device.node, device: None, needed_bytes, free_bytes })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use exo_types::{DeviceId, InstanceId, NodeId, PlacedShard, ShardPosition, SupportClass, Time};
 
 use super::moving::{Move, Stuck};
-use super::planning::PlanAsk;
+use super::planning::{PlanAsk, Purpose};
 use super::repair::{RepairScope, replaced};
 use super::replan::Review;
 use super::unblamed::{TROUBLES_MAX, UnattributedFailures};
@@ -359,7 +359,7 @@ impl Coordinator {
         }
         // Without room in the queue the next survey asks again.
         let Some(leading) = &mut self.leading else { return };
-        if leading.plans.push(PlanAsk::replacement(now, instance, reason)).is_err()
+        if leading.plans.push(PlanAsk::new(now, Purpose::Replacement { instance, reason })).is_err()
             && let Some(watch) = leading.watches.get_mut(&instance)
         {
             watch.decide_at = now + Duration::from_millis(100);

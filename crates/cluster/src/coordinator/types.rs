@@ -83,14 +83,12 @@ pub struct ReplyTo {
 /// time. The node computes it where nothing waits and answers `Planned` with the same id. What changed
 /// meanwhile is the coordinator's to find out, and so is an answer that never comes.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum CoordinatorInput {
     /// Time passed. At least once a second.
     Tick,
     /// This node was elected; the epoch is on disk.
-    Lead {
-        /// Its leading.
-        epoch: Epoch,
-    },
+    Lead { epoch: Epoch },
     /// Another node leads, or nobody.
     Follow,
     /// Membership says the node is alive (also said of this node).
@@ -98,51 +96,23 @@ pub enum CoordinatorInput {
     /// Membership says the node is gone.
     NodeLost(NodeId),
     /// A member reported. `from` is the authenticated sender.
-    Report {
-        /// The member.
-        from: NodeId,
-        /// Its report.
-        report: Box<NodeReport>,
-    },
+    Report { from: NodeId, report: Box<NodeReport> },
     /// Place a model, or answer with the instance that serves it already.
-    Place {
-        /// Who asks.
-        reply: ReplyTo,
-        /// The request.
-        request: InstanceRequest,
-    },
+    Place { reply: ReplyTo, request: InstanceRequest },
     /// Remove an instance.
-    Remove {
-        /// Who asks.
-        reply: ReplyTo,
-        /// The instance.
-        instance: InstanceId,
-        /// Why it is removed.
-        reason: RemoveReason,
-    },
+    Remove { reply: ReplyTo, instance: InstanceId, reason: RemoveReason },
     /// Move a node's stages elsewhere, or let it have some again.
-    Drain {
-        /// Who asks.
-        reply: ReplyTo,
-        /// Which node.
-        node: NodeId,
-        /// For how long.
-        drain: Drain,
-    },
+    Drain { reply: ReplyTo, node: NodeId, drain: Drain },
     /// Ask the planner again where an instance should be.
     Replan {
-        /// Who asks.
         reply: ReplyTo,
-        /// The instance.
         instance: InstanceId,
         /// Whether it is to be moved there if that is worth it.
         carry_out: bool,
     },
     /// Say with what a placement of a model would be planned now.
     PlannerInputs {
-        /// Who asks.
         reply: ReplyTo,
-        /// The model.
         model: ModelId,
         /// An instance that is to be replaced.
         replaced: Option<InstanceId>,
@@ -152,19 +122,9 @@ pub enum CoordinatorInput {
     /// The events are durable.
     Appended(AppendId),
     /// The events could not be written, and none of later appends will be.
-    AppendFailed {
-        /// The append.
-        append: AppendId,
-        /// What the journal said.
-        reason: String,
-    },
+    AppendFailed { append: AppendId, reason: String },
     /// The planner answered.
-    Planned {
-        /// Which plan.
-        plan: PlanId,
-        /// The plan, or why there is none.
-        result: Result<Plan, PlanError>,
-    },
+    Planned { plan: PlanId, result: Result<Plan, PlanError> },
     /// While following: events arrived and are durable here.
     Replicated(Vec<Event>),
     /// While following: a snapshot arrived and is durable here.
@@ -174,6 +134,7 @@ pub enum CoordinatorInput {
 /// What a coordinator wants done.
 #[allow(clippy::large_enum_variant)] // handed on at once
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum CoordinatorOutput {
     /// Make these events durable in one transaction, then answer [`CoordinatorInput::Appended`].
     Append {
@@ -187,28 +148,16 @@ pub enum CoordinatorOutput {
     Plan {
         /// The id to answer with.
         plan: PlanId,
-        /// What to plan.
         request: Arc<PlanRequest>,
     },
     /// Tell a worker (possibly this node's) what to hold.
-    SendDesired {
-        /// To whom.
-        to: NodeId,
-        /// The desired.
-        desired: DesiredState,
-    },
+    SendDesired { to: NodeId, desired: DesiredState },
     /// Answer a request.
-    Reply {
-        /// To whom.
-        to: ReplyTo,
-        /// The reply.
-        reply: ControlReply,
-    },
+    Reply { to: ReplyTo, reply: ControlReply },
     /// One instance changed its state: to show, to log.
     InstanceChanged(Box<InstanceView>),
     /// Tell every member, this node included, of all instances.
     Instances {
-        /// This leading.
         epoch: Epoch,
         /// All of them.
         instances: Vec<InstanceView>,

@@ -48,20 +48,17 @@ impl Default for DriverConfig {
 
 /// What a driver is made for.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct DriverStart {
     /// The model to answer with. Any ready instance of it will do.
     pub model: ModelId,
     /// Sampling and prompt; `spec.driver` is this node.
     pub spec: SequenceSpec,
-    /// Tokens to generate at most.
     pub max_tokens: u32,
-    /// Tokens of the model's vocabulary.
     pub vocab: u32,
-    /// Tokens that end the answer.
     pub stop_tokens: Vec<u32>,
     /// Go on behind stop tokens.
     pub ignore_eos: bool,
-    /// Whether tokens may be guessed ahead.
     pub speculate: bool,
 }
 
@@ -77,6 +74,7 @@ pub struct DraftCounts {
 /// What happens to a driver.
 #[allow(clippy::large_enum_variant)] // one at a time, handed on at once
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum DriverInput {
     /// Time passed. At least once a second.
     Tick,
@@ -93,23 +91,14 @@ pub enum DriverInput {
     },
     /// A message about this sequence; others are ignored, and so are tokens, which come as
     /// [`DriverInput::Tokens`]. `from` is the authenticated sender.
-    Message {
-        /// Who sent it.
-        from: NodeId,
-        /// The message.
-        message: DataMessage,
-    },
+    Message { from: NodeId, message: DataMessage },
     /// A result of one step for this sequence, moved out of what the last stage sent.
     Tokens {
         /// The last stage's node, also where the scheduler's node handed it on.
         from: NodeId,
-        /// The placement.
         placement: PlacementId,
-        /// The term of its pipeline.
         term: Term,
-        /// The step.
         step: u64,
-        /// The result.
         result: TokenResult,
     },
     /// Membership says the node is gone.
@@ -123,19 +112,18 @@ pub enum DriverInput {
 /// What a driver wants done.
 #[allow(clippy::large_enum_variant)] // one at a time, handed on at once
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum DriverOutput {
     /// Send to the scheduler (possibly on this node): `Submit` or `Cancel`.
     Send {
         /// The first stage's node.
         to: NodeId,
-        /// The message.
         message: DataMessage,
     },
     /// Show a token to the client. Positions come in order, each once.
     Token {
         /// Where it stands in the sequence, prompt included.
         position: u32,
-        /// The token.
         token: SampledToken,
     },
     /// The answer is complete. Last output.

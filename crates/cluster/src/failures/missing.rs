@@ -1,12 +1,10 @@
 //! What a step or its tokens met where a stage or a link should be.
 
-use std::fmt;
-
 use exo_types::{NodeId, Term};
 use serde::{Deserialize, Serialize};
 
 use super::ComputeFault;
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 use crate::stage_status::StageStatus;
 
 /// What is not there, who noticed, and how long that waited.
@@ -22,33 +20,18 @@ pub struct Missing {
 
 /// What is not there.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum MissingPart {
     /// The stage: its node has not heard of it.
-    Unheard {
-        /// That node.
-        node: NodeId,
-    },
+    Unheard { node: NodeId },
     /// The stage: it is not ready.
-    NotReady {
-        /// Its node.
-        node: NodeId,
-        /// How far it is.
-        status: StageStatus,
-    },
+    NotReady { node: NodeId, status: StageStatus },
     /// The stage is in an earlier term and has not seen step 0.
-    Term {
-        /// The one that it is in.
-        own: Term,
-        /// That of the step.
-        got: Term,
-    },
+    Term { own: Term, got: Term },
     /// The stage's engine cannot compute an empty step.
     Engine(ComputeFault),
     /// The data link. Where nothing waited there was no room to wait.
-    Link {
-        /// Where it would lead.
-        to: NodeId,
-    },
+    Link { to: NodeId },
 }
 
 impl Missing {
@@ -85,9 +68,4 @@ impl Missing {
     }
 }
 
-/// Where no names are known.
-impl fmt::Display for Missing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(Missing);

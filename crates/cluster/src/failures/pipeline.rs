@@ -1,38 +1,24 @@
 //! Why a pipeline does not go on, or a sequence in it: a closed set with its numbers. Whoever shows it makes
 //! the sentence.
 
-use std::fmt;
-
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
 
 use super::{ComputeFault, Missing, PipelineBreak};
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 
 /// Why a sequence will not be finished by this scheduler, or nothing is scheduled any more.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum PipelineFailure {
     /// The node of a stage is gone.
-    NodeGone {
-        /// Index of the stage.
-        stage: u32,
-        /// Its node.
-        node: NodeId,
-    },
+    NodeGone { stage: u32, node: NodeId },
     /// What was on its way is lost.
     Ended(TermEnd),
     /// That happened again and again.
-    NoToken {
-        /// Terms in which no token came back.
-        terms: u32,
-        /// Within so long.
-        seconds: u64,
-        /// How the last one ended.
-        last: TermEnd,
-    },
+    NoToken { terms: u32, seconds: u64, last: TermEnd },
     /// Step 0 did not come back.
     NotOpened {
-        /// In so long.
         seconds: u64,
         /// What the last answer said; `None` where none came.
         missing: Option<Missing>,
@@ -40,102 +26,47 @@ pub enum PipelineFailure {
     /// The caches of the stages do not fit each other.
     Caches(CacheMismatch),
     /// A step came back before one that was sent earlier.
-    Order {
-        /// The one that came.
-        got: u64,
-        /// The one that was to come.
-        expected: u64,
-    },
+    Order { got: u64, expected: u64 },
     /// A step came back without what it was to bring.
-    NoTokens {
-        /// The step.
-        step: u64,
-        /// The first position that was to be sampled.
-        position: u32,
-    },
+    NoTokens { step: u64, position: u32 },
     /// Tokens did not reach their driver.
     Undelivered(Missing),
     /// A stage could not compute a step.
     Step(ComputeFault),
     /// That happened in so many steps in a row.
-    Steps {
-        /// Number of steps.
-        count: u32,
-        /// Why the last of them did.
-        why: ComputeFault,
-    },
+    Steps { count: u32, why: ComputeFault },
     /// The instance was unloaded or placed anew.
     Stopped,
 }
 
 /// How a term of a pipeline ended, or its placement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum TermEnd {
     /// A link that steps or tokens take ended at the scheduler's node.
-    Link {
-        /// Where it led.
-        peer: NodeId,
-        /// The last step that was sent.
-        step: u64,
-    },
+    Link { peer: NodeId, step: u64 },
     /// A stage cannot take a step.
-    Stage {
-        /// Index of the stage.
-        stage: u32,
-        /// What broke the pipeline.
-        why: PipelineBreak,
-    },
+    Stage { stage: u32, why: PipelineBreak },
     /// A step met no stage or no link.
-    NotThrough {
-        /// The step.
-        step: u64,
-        /// What is not there.
-        missing: Missing,
-    },
+    NotThrough { step: u64, missing: Missing },
     /// A step did not come back.
-    Late {
-        /// The step.
-        step: u64,
-        /// In so many milliseconds.
-        waited_ms: u64,
-    },
+    Late { step: u64, waited_ms: u64 },
 }
 
 /// Stages whose pages hold different numbers of tokens cannot agree on what is kept, nor give equal bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum CacheMismatch {
     /// Step 0 has not passed each stage once.
     #[error("step 0 came back with the pages of {got} stages, the placement has {expected}")]
-    Stages {
-        /// Stages that added their pages.
-        got: u32,
-        /// Stages that there are.
-        expected: u32,
-    },
+    Stages { got: u32, expected: u32 },
     /// What waits was counted by the caches of the term before.
     #[error(
         "the smallest cache has {got} pages of {page_tokens} tokens, in the term before {before} of {page_tokens_before}"
     )]
-    Changed {
-        /// Pages now.
-        got: u32,
-        /// Tokens of each.
-        page_tokens: u32,
-        /// Pages in the term before.
-        before: u32,
-        /// Tokens of each.
-        page_tokens_before: u32,
-    },
-    /// A stage has other pages than the first one.
+    Changed { got: u32, page_tokens: u32, before: u32, page_tokens_before: u32 },
     #[error("stage {stage} has pages of {page_tokens} tokens, the first stage of {first_page_tokens}")]
-    Differ {
-        /// Index of the stage.
-        stage: u32,
-        /// Tokens of its pages.
-        page_tokens: u32,
-        /// Tokens of the first stage's pages.
-        first_page_tokens: u32,
-    },
+    Differ { stage: u32, page_tokens: u32, first_page_tokens: u32 },
 }
 
 impl PipelineFailure {
@@ -185,19 +116,7 @@ pub(crate) fn step_0_waits_for(missing: Option<&Missing>, name: NodeName<'_>) ->
     missing.map_or_else(|| "step 0 is on its way".to_owned(), |missing| missing.text(name))
 }
 
-/// Where no names are known.
-impl fmt::Display for PipelineFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
-
-/// Where no names are known.
-impl fmt::Display for TermEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(PipelineFailure, TermEnd);
 
 #[cfg(test)]
 mod tests {

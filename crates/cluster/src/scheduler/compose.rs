@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use exo_types::{SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
+use exo_types::{PlacementId, SequenceId, StepFrame, StepSequence, Term, Time, WireDType};
 
 use super::drafting::Drafting;
 use super::lookup::Lookup;
@@ -64,12 +64,10 @@ impl Scheduler {
             }
             let tokens_max = self.tokens_max(&submission);
             let guesser = self.guesser(&submission, tokens_max);
-            let (to, term) = (submission.spec.driver, self.term());
-            let (sequence, attempt) = (submission.spec.sequence, submission.attempt);
+            let sequence = submission.spec.sequence;
             let claim = self.pages.claim(need);
             let running = Running::new(submission, generated, self.tickets, claim, tokens_max, guesser);
-            let cached_tokens = running.claim.cached_tokens();
-            out.push(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens });
+            out.push(running.started(self.pipeline(), sequence));
             self.running.insert(sequence, running);
         }
     }
@@ -155,7 +153,7 @@ impl Scheduler {
         }
         let mut order = self.decodes_of_step();
         order.extend(self.prompts_in_order());
-        let sequences = self.take(&order, self.chunk_tokens(anyone_decodes), out);
+        let sequences = self.take(&order, self.chunk_tokens(&self.pace, anyone_decodes), out);
         match sequences.is_empty().then(|| self.take_rebuild(anyone_decodes)).flatten() {
             Some(part) => (vec![part], self.rebuilds),
             None => (sequences, None),
@@ -166,7 +164,8 @@ impl Scheduler {
     fn take_rebuild(&mut self, anyone_decodes: bool) -> Option<StepSequence> {
         self.rebuilds?;
         let page_tokens = self.pages.page_tokens() as usize;
-        let chunk_tokens = (self.rebuild_tokens(anyone_decodes) / page_tokens).max(1) * page_tokens;
+        let chunk_tokens = self.chunk_tokens(&self.rebuild_pace, anyone_decodes);
+        let chunk_tokens = (chunk_tokens / page_tokens).max(1) * page_tokens;
         let rebuilding = self.running.iter().filter(|(_, r)| r.is_rebuilding());
         let first = rebuilding.min_by_key(|(_, r)| r.ticket).map(|(&sequence, _)| sequence)?;
         self.running.get_mut(&first)?.take_rebuild(first, chunk_tokens)
@@ -174,17 +173,9 @@ impl Scheduler {
 
     /// Prompt tokens of the next step: as many as their share of time allows. While anyone decodes, as many
     /// steps as there are stages may be in flight, and a running sequence's token waits for all of them, so
-    /// each has its part of the share; several chunks also keep several stages busy.
-    fn chunk_tokens(&self, anyone_decodes: bool) -> usize {
-        self.tokens_within_share(&self.pace, anyone_decodes)
-    }
-
-    /// The same of a step that only some stages compute, which have a pace of their own.
-    fn rebuild_tokens(&self, anyone_decodes: bool) -> usize {
-        self.tokens_within_share(&self.rebuild_pace, anyone_decodes)
-    }
-
-    fn tokens_within_share(&self, pace: &Pace, anyone_decodes: bool) -> usize {
+    /// each has its part of the share; several chunks also keep several stages busy. A step that only some
+    /// stages compute has a pace of its own.
+    fn chunk_tokens(&self, pace: &Pace, anyone_decodes: bool) -> usize {
         let stages = self.placement.stages.len().max(1) as u32;
         let (share, unmeasured) = if anyone_decodes {
             (self.config.prompt_share, CHUNK_TOKENS_UNMEASURED)
@@ -204,7 +195,7 @@ impl Scheduler {
         mut chunk_left: usize,
         out: &mut Vec<SchedulerOutput>,
     ) -> Vec<StepSequence> {
-        let (mut sequences, mut opens, term) = (Vec::new(), Opens::default(), self.term());
+        let (mut sequences, mut opens, pipeline) = (Vec::new(), Opens::default(), self.pipeline());
         let decodes = order.iter().filter_map(|id| self.running.get(id)).filter(|r| r.is_decoding()).count();
         let (mut drafts, mut reports_left) = (self.row_cost.budget(decodes), REPORT_BUDGET);
         for &id in order {
@@ -218,7 +209,7 @@ impl Scheduler {
                 continue;
             }
             if !running.is_open() {
-                if !opens.open(term, id, running, &mut self.pages, out) {
+                if !opens.open(pipeline, id, running, &mut self.pages, out) {
                     continue;
                 }
                 self.prompt_tokens += running.tokens().len() as u64;
@@ -260,7 +251,7 @@ impl Scheduler {
             flight.add(running, part);
         }
         self.in_flight.push_back(flight);
-        let (placement, term) = (self.placement.id, self.term());
+        let (placement, term) = self.pipeline();
         StepMessage {
             stage: 0,
             commands: std::mem::take(&mut self.commands),
@@ -289,7 +280,7 @@ impl Opens {
     /// begins with. Says whether it is open.
     fn open(
         &mut self,
-        term: Term,
+        pipeline: (PlacementId, Term),
         sequence: SequenceId,
         running: &mut Running,
         pages: &mut Pages,
@@ -309,9 +300,8 @@ impl Opens {
         (self.history_tokens, self.sampling_bytes) = (tokens, bytes);
         pages.open(&mut running.claim);
         self.commands.extend(running.open());
-        let (to, attempt, cached_tokens) = (running.driver, running.attempt, running.claim.cached_tokens());
-        if cached_tokens > told {
-            out.push(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens });
+        if running.claim.cached_tokens() > told {
+            out.push(running.started(pipeline, sequence));
         }
         true
     }

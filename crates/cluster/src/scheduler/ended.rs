@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use exo_types::{Attempt, FailureKind, NodeId, SequenceId, Term, Time};
+use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, Term, Time};
 
 use super::SchedulerOutput;
 use crate::failures::PipelineFailure;
-use crate::wire::{EndReason, SequenceTimes};
+use crate::wire::{DataMessage, EndReason, SequenceTimes};
 
 /// A driver that has not heard the end submits again within this time, or has given up.
 const REMEMBER_FOR: Duration = Duration::from_secs(120);
@@ -29,8 +29,8 @@ pub(super) struct EndedSequence {
     pub(super) driver: NodeId,
     pub(super) attempt: Attempt,
     /// In which it ended.
-    pub(super) term: Term,
-    pub(super) how: End,
+    term: Term,
+    how: End,
     at: Time,
 }
 
@@ -47,14 +47,17 @@ impl EndedSequence {
     }
 
     /// What to tell the driver.
-    pub(super) fn output(&self, sequence: SequenceId) -> SchedulerOutput {
+    pub(super) fn output(&self, placement: PlacementId, sequence: SequenceId) -> SchedulerOutput {
         let Self { driver: to, attempt, term, .. } = *self;
-        match self.how.clone() {
+        let message = match self.how.clone() {
             End::Done { reason, generated, times } => {
-                SchedulerOutput::Ended { to, term, sequence, attempt, reason, generated, times }
+                DataMessage::SequenceEnded { placement, term, sequence, attempt, reason, generated, times }
             }
-            End::Failed { kind, why } => SchedulerOutput::Failed { to, term, sequence, attempt, kind, why },
-        }
+            End::Failed { kind, why } => {
+                DataMessage::SequenceFailed { placement, term, sequence, attempt, kind, why }
+            }
+        };
+        SchedulerOutput::Send { to, message }
     }
 }
 

@@ -90,7 +90,7 @@ impl Opening {
 impl Scheduler {
     /// Sends step 0 when it is time to, or gives up.
     pub(super) fn open(&mut self, now: Time, out: &mut Vec<SchedulerOutput>) {
-        let (placement, term) = (self.placement.id, self.terms.current);
+        let (placement, term) = self.pipeline();
         let Some(opening) = &mut self.opening else { return };
         if let Some(waited) = opening.in_vain(now, term) {
             let (seconds, missing) = (waited.as_secs(), opening.missing.clone());
@@ -177,7 +177,7 @@ impl Scheduler {
 
     /// Some stages have none of what the others keep.
     fn note_lacking(&mut self) {
-        let (placement, term) = (self.placement.id, self.terms.current);
+        let (placement, term) = self.pipeline();
         tracing::debug!(%placement, %term, pages = self.pages.cached(), stages = ?self.rebuilds, "stages rebuild pages that others keep");
         #[cfg(feature = "planted")]
         if self.has_bug(super::planted::SchedulerBug::BelievesRebuilt) {
@@ -246,6 +246,7 @@ mod tests {
     use crate::failures::ComputeFault;
     use crate::scheduler::{SchedulerConfig, SchedulerInput};
     use crate::testing::{node, placement, submission};
+    use crate::wire::DataMessage;
 
     fn at(ms: u64) -> Time {
         Time::from_millis(ms)
@@ -296,7 +297,8 @@ mod tests {
             false => MissingPart::Engine(ComputeFault::Several),
         };
         let missing = Missing { stage: 1, what, waited_ms: 0 };
-        s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, missing })
+        let message = DataMessage::NotWired { placement, term, stage: 1, step, missing };
+        s.handle(at(ms), SchedulerInput::Report { from, message })
     }
 
     fn submit(s: &mut Scheduler) -> Vec<SchedulerOutput> {
@@ -319,10 +321,16 @@ mod tests {
     #[test]
     fn a_scheduler_serves_once_step_0_is_back_with_the_pages_of_the_smallest_stage() {
         let mut s = opening();
-        assert!(!s.is_serving() && matches!(submit(&mut s)[..], [SchedulerOutput::Rejected { .. }]));
+        assert!(
+            !s.is_serving()
+                && matches!(
+                    submit(&mut s)[..],
+                    [SchedulerOutput::Send { message: DataMessage::Rejected { .. }, .. }]
+                )
+        );
         assert_eq!(back(&mut s, 5, &[(9, 16), (7, 16)]), [SchedulerOutput::Serving]);
         assert!(s.is_serving());
-        assert_eq!(s.stats().pages, 7);
+        assert_eq!(s.load_report().pages, 7);
         let out = submit(&mut s);
         assert!(matches!(&out[2], SchedulerOutput::Step(m) if m.frame.step == 1), "{out:?}");
         assert!(back(&mut s, 6, &[(9, 16), (7, 16)]).is_empty(), "a repetition opens nothing");
@@ -362,7 +370,8 @@ mod tests {
     fn link_missing(s: &mut Scheduler, ms: u64, step: u64) -> Vec<SchedulerOutput> {
         let (from, placement, term) = (node(2), s.placement.id, s.term());
         let missing = Missing { stage: 1, what: MissingPart::Link { to: node(1) }, waited_ms: 2000 };
-        s.handle(at(ms), SchedulerInput::NotWired { from, placement, term, step, missing })
+        let message = DataMessage::NotWired { placement, term, stage: 1, step, missing };
+        s.handle(at(ms), SchedulerInput::Report { from, message })
     }
 
     fn is_given_up(out: &[SchedulerOutput]) -> bool {

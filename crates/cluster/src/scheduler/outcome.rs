@@ -8,7 +8,7 @@ use exo_types::{Attempt, FailureKind, NodeId, SequenceId, Time};
 use super::alone::{AloneStep, AloneWork};
 use super::ended::End;
 use super::pace::StepCost;
-use super::sequence::Running;
+use super::sequence::{Running, started};
 use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput, Speculation};
 use crate::failures::{PipelineFailure, TermEnd};
 use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
@@ -24,7 +24,7 @@ impl Scheduler {
         tokens: &TokensMessage,
         out: &mut Vec<SchedulerOutput>,
     ) {
-        let (serving, term) = (self.placement.id, self.terms.current);
+        let (serving, term) = self.pipeline();
         let is_last = self.placement.stages.last().is_some_and(|s| s.leader().node == from);
         #[cfg(feature = "planted")]
         let is_last = is_last || self.has_bug(super::planted::SchedulerBug::ReturnedByAnyone);
@@ -182,26 +182,18 @@ impl Scheduler {
     /// Prompts went on by a chunk: their full pages may be read by others from now on.
     fn keep_chunks(&mut self, flight: &Flight) {
         for &(ticket, sequence, end) in &flight.chunks {
-            match flight.rebuilds {
-                true => self.rebuilt(sequence, ticket, end),
-                false => self.keep(sequence, ticket, end),
-            }
+            self.keep(sequence, ticket, end, flight.rebuilds);
         }
     }
 
-    /// Of a sequence the stages that lacked them have the pages up to `end`.
-    fn rebuilt(&mut self, sequence: SequenceId, ticket: u64, end: u32) {
+    /// The first `computed` positions of a sequence are in the cache of every stage, or the pages of them
+    /// where they were lacking.
+    fn keep(&mut self, sequence: SequenceId, ticket: u64, computed: u32, is_rebuilt: bool) {
         let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else { return };
-        let pages = running.rebuilt(&mut self.pages, end);
-        if !pages.is_empty() {
-            self.commands.push(StageCommand::Keep { sequence, pages });
-        }
-    }
-
-    /// The first `computed` positions of a sequence are in the cache of every stage.
-    fn keep(&mut self, sequence: SequenceId, ticket: u64, computed: u32) {
-        let Some(running) = self.running.get_mut(&sequence).filter(|r| r.ticket == ticket) else { return };
-        let pages = running.keep(&mut self.pages, computed);
+        let pages = match is_rebuilt {
+            true => running.rebuilt(&mut self.pages, computed),
+            false => running.keep(&mut self.pages, computed),
+        };
         if !pages.is_empty() {
             self.commands.push(StageCommand::Keep { sequence, pages });
         }
@@ -229,7 +221,7 @@ impl Scheduler {
             // Every token but the last sampled one went through the stages, and none that was rejected
             // counts.
             let computed = running.tokens().len() as u32 - 1;
-            self.keep(sequence, *ticket, computed);
+            self.keep(sequence, *ticket, computed, false);
             let Some(reason) = end else { continue };
             if let Some(gone) = self.release(sequence) {
                 self.queue_rate.ended(self.completed_at);
@@ -256,22 +248,10 @@ impl Scheduler {
             return;
         }
         self.beat_at = now;
-        let term = self.terms.current;
         let silent = self.running.iter().filter(|(_, r)| !r.has_sampled);
-        out.extend(silent.map(|(&sequence, r)| SchedulerOutput::Started {
-            to: r.driver,
-            term,
-            sequence,
-            attempt: r.attempt,
-            cached_tokens: r.claim.cached_tokens(),
-        }));
-        out.extend(self.queue.paused().map(|s| SchedulerOutput::Started {
-            to: s.spec.driver,
-            term,
-            sequence: s.spec.sequence,
-            attempt: s.attempt,
-            cached_tokens: 0,
-        }));
+        out.extend(silent.map(|(&sequence, r)| r.started(self.pipeline(), sequence)));
+        let paused = self.queue.paused();
+        out.extend(paused.map(|s| started(self.pipeline(), s.spec.driver, (s.spec.sequence, s.attempt), 0)));
     }
 
     /// Gives a running sequence's pages back and sees to it that the stages forget it.

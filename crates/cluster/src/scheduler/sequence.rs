@@ -2,15 +2,18 @@
 
 use exo_types::{
     Attempt, DRAFTS_MAX, NodeId, PageKey, PlacementId, Principal, PromptQuery, SamplingParams, SequenceId,
-    SequenceSpec, StepSequence, Time,
+    SequenceSpec, StepSequence, Term, Time,
 };
 
+use super::SchedulerOutput;
 use super::drafting::{Drafting, Terms};
 use super::forced::Forced;
 use super::lookup::Lookup;
 use super::pages::{Claim, Pages};
 use super::row_cost::DraftBudget;
-use crate::wire::{EndReason, SequenceTimes, StageCommand, Submission, TokenResult, sampling_bytes_about};
+use crate::wire::{
+    DataMessage, EndReason, SequenceTimes, StageCommand, Submission, TokenResult, sampling_bytes_about,
+};
 
 /// Reports on prompts that one step may bring back, in the size of one vector: with `limits::EMBEDDING_MAX`
 /// and `limits::SCORES_BYTES_MAX` it keeps the tokens of a step well within their message.
@@ -75,6 +78,17 @@ enum Next {
     Decode { token: u32, behind_rejected: bool },
 }
 
+/// What a driver hears of a sequence that runs.
+pub(super) fn started(
+    (placement, term): (PlacementId, Term),
+    to: NodeId,
+    (sequence, attempt): (SequenceId, Attempt),
+    cached_tokens: u32,
+) -> SchedulerOutput {
+    let message = DataMessage::Started { placement, term, sequence, attempt, cached_tokens };
+    SchedulerOutput::Send { to, message }
+}
+
 impl Running {
     /// The sequence, about to send its prompt, and what was generated of its answer before it was put back.
     pub(super) fn new(
@@ -111,6 +125,11 @@ impl Running {
             guesser,
             next: Next::Prefill { sent: 0 },
         }
+    }
+
+    /// What its driver hears of it.
+    pub(super) fn started(&self, pipeline: (PlacementId, Term), sequence: SequenceId) -> SchedulerOutput {
+        started(pipeline, self.driver, (sequence, self.attempt), self.claim.cached_tokens())
     }
 
     /// What goes on with it from here: its answer so far becomes part of what the next submission begins

@@ -9,8 +9,9 @@ use exo_types::{Attempt, NodeId, PlacementId, SequenceId, Time};
 use super::ended::{End, EndedSequence};
 use super::pages::Need;
 use super::queue::Waiting;
+use super::sequence::started;
 use super::{Scheduler, SchedulerOutput};
-use crate::wire::{Busy, EndReason, Rejection, SequenceTimes, Submission};
+use crate::wire::{Busy, DataMessage, EndReason, Rejection, SequenceTimes, Submission};
 
 /// What is known of a sequence that is submitted.
 enum PriorSubmission {
@@ -44,19 +45,18 @@ impl Scheduler {
             PriorSubmission::Nothing => self.refusal(now, from, &submission),
             PriorSubmission::Other(why) => Some(why),
         };
-        let (to, attempt, term) = (from, submission.attempt, self.term());
-        match refusal {
-            Some(why) => {
-                let placement = submission.placement;
-                out.push(SchedulerOutput::Rejected { to, placement, sequence, attempt, why });
-            }
+        // One that is refused hears the placement that it named; any other one named this one.
+        let (placement, attempt, term) = (submission.placement, submission.attempt, self.term());
+        let message = match refusal {
+            Some(why) => DataMessage::Rejected { placement, sequence, attempt, why },
             None => {
                 let queue_ahead = self.queue.len() as u32;
                 let need = self.need(&submission);
                 self.queue.push(Waiting { submission, need, generated: 0 });
-                out.push(SchedulerOutput::Accepted { to, term, sequence, attempt, queue_ahead });
+                DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead }
             }
-        }
+        };
+        out.push(SchedulerOutput::Send { to: from, message });
     }
 
     /// What is known here of the sequence, or why the submission is none of its.
@@ -91,22 +91,21 @@ impl Scheduler {
 
     /// What the driver of a known sequence was told last.
     fn said_before(&self, sequence: SequenceId) -> Option<SchedulerOutput> {
-        let term = self.term();
+        let (placement, term) = self.pipeline();
         if let Some(running) = self.running.get(&sequence) {
-            let (to, attempt, cached_tokens) =
-                (running.driver, running.attempt, running.claim.cached_tokens());
-            return Some(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens });
+            return Some(running.started((placement, term), sequence));
         }
         if let Some(waiting) = self.queue.get(sequence) {
             let (to, attempt) = (waiting.spec.driver, waiting.attempt);
             // Its answer goes on where it made way: to its driver it has not stopped running.
             if self.queue.is_paused(sequence) {
-                return Some(SchedulerOutput::Started { to, term, sequence, attempt, cached_tokens: 0 });
+                return Some(started((placement, term), to, (sequence, attempt), 0));
             }
             let queue_ahead = self.queue.len() as u32 - 1; // at most
-            return Some(SchedulerOutput::Accepted { to, term, sequence, attempt, queue_ahead });
+            let message = DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead };
+            return Some(SchedulerOutput::Send { to, message });
         }
-        self.ended.get(sequence).map(|ended| ended.output(sequence))
+        self.ended.get(sequence).map(|ended| ended.output(placement, sequence))
     }
 
     fn refusal(&self, now: Time, from: NodeId, submission: &Submission) -> Option<Rejection> {
@@ -203,7 +202,7 @@ impl Scheduler {
         out: &mut Vec<SchedulerOutput>,
     ) {
         let ended = EndedSequence::new(driver, attempt, self.term(), how);
-        out.push(ended.output(sequence));
+        out.push(ended.output(self.placement.id, sequence));
         self.ended.insert(self.now, sequence, ended);
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use exo_types::{FailureKind, NodeId, SequenceId, Term, Time};
+use exo_types::{FailureKind, NodeId, PlacementId, SequenceId, Term, Time};
 
 use super::opening::Opening;
 use super::{Scheduler, SchedulerOutput};
@@ -54,6 +54,10 @@ impl Scheduler {
     /// The term of the pipeline.
     pub fn term(&self) -> Term {
         self.terms.current
+    }
+
+    pub(super) fn pipeline(&self) -> (PlacementId, Term) {
+        (self.placement.id, self.terms.current)
     }
 
     /// The data link to a node ended: what was in it is lost.

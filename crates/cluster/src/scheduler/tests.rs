@@ -80,29 +80,38 @@ fn back(s: &Scheduler, step: u64, results: Vec<TokenResult>) -> TokensMessage {
 /// Outputs as one line each; a step as `step N: open S, close S | S@start+count[*]` (`*` samples).
 fn show(out: &[SchedulerOutput]) -> Vec<String> {
     let line = |o: &SchedulerOutput| match o {
-        SchedulerOutput::Accepted { sequence, queue_ahead, .. } => {
-            format!("accepted {} behind {queue_ahead}", sequence.request.0)
-        }
-        SchedulerOutput::Started { sequence, cached_tokens: 0, .. } => {
-            format!("started {}", sequence.request.0)
-        }
-        SchedulerOutput::Started { sequence, cached_tokens, .. } => {
-            format!("started {} behind {cached_tokens}", sequence.request.0)
-        }
-        SchedulerOutput::Rejected { sequence, why, .. } => {
-            format!("rejected {} {:?}", sequence.request.0, why.kind())
-        }
+        SchedulerOutput::Send { message, .. } => show_message(message),
         SchedulerOutput::Serving => "serving".to_owned(),
         SchedulerOutput::Step(step) => show_step(step),
-        SchedulerOutput::Ended { sequence, reason, generated, .. } => {
-            format!("ended {} {reason:?} after {generated}", sequence.request.0)
-        }
-        SchedulerOutput::Failed { sequence, kind, .. } => format!("failed {} {kind:?}", sequence.request.0),
         SchedulerOutput::InstanceFailed { kind, .. } => format!("instance failed {kind:?}"),
         SchedulerOutput::Draft { spec, count } => format!("{} asks for {count}", spec.sequence),
         SchedulerOutput::DraftOver(sequence) => format!("{sequence} asks no more"),
     };
     out.iter().map(line).collect()
+}
+
+fn show_message(message: &DataMessage) -> String {
+    match message {
+        DataMessage::Accepted { sequence, queue_ahead, .. } => {
+            format!("accepted {} behind {queue_ahead}", sequence.request.0)
+        }
+        DataMessage::Started { sequence, cached_tokens: 0, .. } => {
+            format!("started {}", sequence.request.0)
+        }
+        DataMessage::Started { sequence, cached_tokens, .. } => {
+            format!("started {} behind {cached_tokens}", sequence.request.0)
+        }
+        DataMessage::Rejected { sequence, why, .. } => {
+            format!("rejected {} {:?}", sequence.request.0, why.kind())
+        }
+        DataMessage::SequenceEnded { sequence, reason, generated, .. } => {
+            format!("ended {} {reason:?} after {generated}", sequence.request.0)
+        }
+        DataMessage::SequenceFailed { sequence, kind, .. } => {
+            format!("failed {} {kind:?}", sequence.request.0)
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 fn show_step(step: &StepMessage) -> String {
@@ -135,7 +144,7 @@ fn one_sequence_has_one_decode_in_flight_and_ends_at_its_stop_token() {
     let out = tokens(&mut s, 2, vec![result(1, 4, 99)]);
     assert_eq!(show(&out), ["ended 1 StopToken after 2", "step 3: keep 1 1, close 1 | "]);
     assert_eq!(show(&tokens(&mut s, 3, vec![])), Vec::<String>::new());
-    assert_eq!(s.stats().pages_claimed, 0);
+    assert_eq!(s.pages.claimed(), 0);
 }
 
 #[test]
@@ -225,11 +234,13 @@ fn a_full_queue_rejects_and_a_repeated_submission_does_not_count() {
     }
     let refused = submit(&mut s, 5, 4, 12);
     assert_eq!(show(&refused), ["rejected 5 QueueFull"]);
-    let [SchedulerOutput::Rejected { why, .. }] = &refused[..] else { panic!("{refused:?}") };
+    let [SchedulerOutput::Send { message: DataMessage::Rejected { why, .. }, .. }] = &refused[..] else {
+        panic!("{refused:?}")
+    };
     let busy = why.busy().unwrap();
     assert_eq!((busy.waiting, busy.retry_after_s), (3, 5), "no answer has ended yet");
     assert_eq!(show(&submit(&mut s, 4, 4, 12)), ["accepted 4 behind 2"]);
-    assert_eq!(s.stats().queued, 3);
+    assert_eq!(s.load_report().waiting, 3);
 }
 
 #[test]
@@ -257,7 +268,7 @@ fn a_token_beyond_the_vocabulary_costs_its_own_sequence_and_no_other() {
     tokens(&mut s, 2, vec![result(3, 4, 7)]);
     let out = show(&tokens(&mut s, 3, vec![result(2, 5, 50)]));
     assert_eq!(out[0], "failed 2 Protocol", "{out:?}");
-    assert_eq!((s.stats().running, s.is_serving()), (1, true));
+    assert_eq!((s.load_report().running, s.is_serving()), (1, true));
 }
 
 #[test]
@@ -279,9 +290,9 @@ fn a_lost_driver_frees_its_slots() {
     submit(&mut s, 1, 4, 12);
     // The link to another run of it may be open by the time membership says that the last one is gone.
     s.handle(Time::ZERO, SchedulerInput::NodeLost(node(9)));
-    assert_eq!(s.stats().running, 1);
+    assert_eq!(s.load_report().running, 1);
     s.handle(Time::ZERO, SchedulerInput::LinkLost(node(9)));
-    assert_eq!((s.stats().running, s.stats().pages_claimed), (0, 0));
+    assert_eq!((s.load_report().running, s.pages.claimed()), (0, 0));
 }
 
 #[test]
@@ -303,7 +314,10 @@ fn a_silent_pipeline_of_known_pace_ends_its_term_after_two_seconds() {
     (1..=5).for_each(|step| drop(tokens(&mut s, step, vec![result(1, 3 + step as u32, 60 + step as u32)])));
     assert!(s.handle(Time::from_millis(2000), SchedulerInput::Tick).is_empty());
     let out = s.handle(Time::from_millis(2001), SchedulerInput::Tick);
-    let Some(SchedulerOutput::Failed { why, .. }) = out.first() else { panic!("{out:?}") };
+    let Some(SchedulerOutput::Send { message: DataMessage::SequenceFailed { why, .. }, .. }) = out.first()
+    else {
+        panic!("{out:?}")
+    };
     assert_eq!(*why, PipelineFailure::Ended(TermEnd::Late { step: 6, waited_ms: 2001 }));
     assert_eq!(s.term(), exo_types::Term(2));
 }
@@ -313,18 +327,21 @@ fn tokens_that_do_not_reach_their_driver_cost_their_sequence_only() {
     let mut s = scheduler(&[1, 2], 16);
     submit(&mut s, 1, 4, 12);
     submit(&mut s, 2, 4, 12);
-    let undelivered = |number, from| SchedulerInput::Undelivered {
+    let undelivered = |number, from| SchedulerInput::Report {
         from: node(from),
-        placement: placement_id(1, number),
-        term: Term::FIRST,
-        sequences: vec![(seq(1), Attempt::FIRST), (seq(2), Attempt(2))],
-        missing: Missing { stage: 1, what: MissingPart::Link { to: node(9) }, waited_ms: 2000 },
+        message: DataMessage::Undelivered {
+            placement: placement_id(1, number),
+            term: Term::FIRST,
+            step: 1,
+            sequences: vec![(seq(1), Attempt::FIRST), (seq(2), Attempt(2))],
+            missing: Missing { stage: 1, what: MissingPart::Link { to: node(9) }, waited_ms: 2000 },
+        },
     };
     assert!(s.handle(Time::ZERO, undelivered(2, 2)).is_empty(), "of another placement");
     assert!(s.handle(Time::ZERO, undelivered(1, 7)).is_empty(), "not of a stage");
     let out = show(&s.handle(Time::ZERO, undelivered(1, 2)));
     assert_eq!(out, ["failed 1 StageLost"]);
-    assert_eq!(s.stats().running, 1);
+    assert_eq!(s.load_report().running, 1);
 }
 
 fn failed(s: &mut Scheduler, step: u64, n: u128, kind: FailureKind) -> Vec<String> {

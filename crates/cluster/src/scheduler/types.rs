@@ -4,10 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec, Term};
+use exo_types::{Attempt, FailureKind, NodeId, PlacementId, SequenceId, SequenceSpec};
 
-use crate::failures::{Missing, PipelineBreak, PipelineFailure};
-use crate::wire::{EndReason, Rejection, SequenceTimes, StepMessage, Submission};
+use crate::failures::PipelineFailure;
+use crate::wire::{DataMessage, StepMessage, Submission};
 
 /// Where guesses at the next tokens come from. Changes how fast answers come, never what they are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,71 +100,23 @@ impl Default for SchedulerConfig {
 
 /// What happens to a scheduler, but for the outcomes of its steps: those are in [`crate::Scheduler::tokens`].
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum SchedulerInput {
     /// Time passed. At least once a second.
     Tick,
     /// A driver's sequence. `from` is the authenticated sender.
-    Submit {
-        /// The driver's node.
-        from: NodeId,
-        /// The sequence.
-        submission: Submission,
-    },
+    Submit { from: NodeId, submission: Submission },
     /// A driver lost interest.
-    Cancel {
-        /// The driver's node.
+    Cancel { from: NodeId, placement: PlacementId, sequence: SequenceId, attempt: Attempt },
+    /// A stage's word: `NotWired`, `Undelivered` or `PipelineBroken`. A link that ended ends the term,
+    /// anything else that broke the pipeline the placement.
+    Report {
+        /// The authenticated sender, which passed the word on.
         from: NodeId,
-        /// The placement it meant.
-        placement: PlacementId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-    },
-    /// A stage cannot go on. A link that ended ends the term, anything else the placement.
-    PipelineBroken {
-        /// The stage's node.
-        from: NodeId,
-        /// The placement it meant.
-        placement: PlacementId,
-        /// The term it meant.
-        term: Term,
-        /// Index of the stage.
-        stage: u32,
-        /// Which class of failure.
-        kind: FailureKind,
-        /// What broke the pipeline.
-        why: PipelineBreak,
-    },
-    /// A step met a stage or a link that is not there.
-    NotWired {
-        /// The node that passed the word on.
-        from: NodeId,
-        /// The placement it meant.
-        placement: PlacementId,
-        /// The term it meant.
-        term: Term,
-        /// The step.
-        step: u64,
-        /// What was not there.
-        missing: Missing,
-    },
-    /// Tokens did not reach their driver.
-    Undelivered {
-        /// The node that passed the word on.
-        from: NodeId,
-        /// The placement it meant.
-        placement: PlacementId,
-        /// The term it meant.
-        term: Term,
-        /// Whose tokens, and of which submission.
-        sequences: Vec<(SequenceId, Attempt)>,
-        /// The link that was not open.
-        missing: Missing,
+        message: DataMessage,
     },
     /// The small model's answer to [`SchedulerOutput::Draft`].
     Drafted {
-        /// The sequence.
         sequence: SequenceId,
         /// Tokens of the text it was asked about.
         text_len: usize,
@@ -189,46 +141,10 @@ pub enum SchedulerInput {
 
 /// What a scheduler wants done.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum SchedulerOutput {
-    /// Tell a driver: [`crate::wire::DataMessage::Accepted`].
-    Accepted {
-        /// The driver's node.
-        to: NodeId,
-        /// The term it is in.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Sequences in front of it.
-        queue_ahead: u32,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::Started`].
-    Started {
-        /// The driver's node.
-        to: NodeId,
-        /// The term it is in.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Leading tokens that are cached.
-        cached_tokens: u32,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::Rejected`].
-    Rejected {
-        /// The driver's node.
-        to: NodeId,
-        /// The placement that its submission named.
-        placement: PlacementId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// What is in the way.
-        why: Rejection,
-    },
+    /// Tell a driver.
+    Send { to: NodeId, message: DataMessage },
     /// Step 0 of the term is back: every stage is there, and steps get through. Report it.
     Serving,
     /// Feed the first stage, which runs on this node.
@@ -242,81 +158,12 @@ pub enum SchedulerOutput {
     },
     /// The small model may forget a sequence.
     DraftOver(SequenceId),
-    /// Tell a driver: [`crate::wire::DataMessage::SequenceEnded`].
-    Ended {
-        /// The driver's node.
-        to: NodeId,
-        /// The term it is in.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Why the sequence ended.
-        reason: EndReason,
-        /// Tokens generated in this submission.
-        generated: u32,
-        /// Where its time went.
-        times: SequenceTimes,
-    },
-    /// Tell a driver: [`crate::wire::DataMessage::SequenceFailed`].
-    Failed {
-        /// The driver's node.
-        to: NodeId,
-        /// The term it is in.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Which class of failure.
-        kind: FailureKind,
-        /// What failed in the pipeline.
-        why: PipelineFailure,
-    },
     /// The instance cannot go on: report it as [`crate::wire::InstanceFailure`] and throw this scheduler
     /// away.
     InstanceFailed {
-        /// Which class of failure.
         kind: FailureKind,
         /// The stage whose device failed, where it was one.
         stage: Option<u32>,
-        /// What failed in the pipeline.
         why: PipelineFailure,
     },
-}
-
-/// Numbers to show.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct SchedulerStats {
-    /// Sequences waiting.
-    pub queued: usize,
-    /// Sequences holding a slot.
-    pub running: usize,
-    /// Steps in flight.
-    pub steps_in_flight: usize,
-    /// Steps composed so far.
-    pub steps: u64,
-    /// Sequences that may wait.
-    pub queue_len_max: usize,
-    /// Pages of the stage with the fewest.
-    pub pages: u32,
-    /// Pages that hold positions of running sequences.
-    pub pages_used: u32,
-    /// Pages promised to running sequences, used ones included.
-    pub pages_claimed: u32,
-    /// Pages kept for sequences to come, free when needed.
-    pub pages_cached: u32,
-    /// Prompt tokens of all sequences started.
-    pub prompt_tokens: u64,
-    /// Of those, tokens that were cached.
-    pub cached_tokens: u64,
-    /// Tokens guessed ahead and checked.
-    pub drafts: u64,
-    /// Of those, tokens that were right.
-    pub drafts_accepted: u64,
-    /// Prompt tokens read per second, as last measured.
-    pub prompt_tokens_per_s: Option<f64>,
-    /// Tokens generated per second over all sequences while no prompt is read, as last measured.
-    pub decode_tokens_per_s: Option<f64>,
 }

@@ -59,12 +59,12 @@ pub struct FailedSequence {
 
 /// What happens to a stage.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum StageInput {
     /// A step arrived: from the previous stage, or on the first stage from the scheduler of this node.
     Step {
         /// The authenticated sender.
         from: NodeId,
-        /// The step.
         message: StepMessage,
     },
     /// A message of this stage did not go out.
@@ -76,16 +76,13 @@ pub enum StageInput {
     Report {
         /// The authenticated sender.
         from: NodeId,
-        /// The word.
         message: DataMessage,
     },
     /// The engine is done with the step last put out.
     ComputeDone {
         /// In which term it was put out.
         term: Term,
-        /// The step.
         step: u64,
-        /// With what.
         result: ComputeResult,
     },
     /// The engine has no sequence: the answer to [`StageOutput::Rewire`].

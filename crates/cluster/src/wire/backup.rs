@@ -7,21 +7,18 @@ use super::limits::{COPIED_TOKENS_MAX, SEQUENCES_MAX};
 
 /// Between the node that drives a request, the one that keeps a copy of it, and one that is to go on with it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum BackupMessage {
     /// Driver's node to keeper: keep this from now on, in place of what was kept of it.
     Begin {
-        /// The request.
         request: RequestId,
         /// Hash of the secret that its client was given.
         proof: [u8; 32],
-        /// Request and tokens so far.
         backup: Backup,
     },
     /// Driver's node to keeper: what has come since, perhaps nothing.
     Tokens {
-        /// The request.
         request: RequestId,
-        /// Which choice.
         index: u16,
         /// Tokens of it before these.
         position: u32,
@@ -30,18 +27,11 @@ pub enum BackupMessage {
         tokens: Vec<SampledToken>,
     },
     /// Driver's node to keeper: it is over.
-    End {
-        /// The request.
-        request: RequestId,
-    },
+    End { request: RequestId },
     /// Driver's node to keeper: it could not go on with it; another one may.
-    GiveUp {
-        /// The request.
-        request: RequestId,
-    },
+    GiveUp { request: RequestId },
     /// Keeper to the driver's node: no copy is here.
     Dropped {
-        /// The request.
         request: RequestId,
         /// Whether it may be sent again.
         has_room: bool,
@@ -50,18 +40,12 @@ pub enum BackupMessage {
     Claim {
         /// Chosen by the asker.
         claim: u64,
-        /// The request.
         request: RequestId,
         /// Shows this one member that the asker knows the hash of the secret.
         proof: [u8; 32],
     },
     /// The answer.
-    Claimed {
-        /// The asker's number.
-        claim: u64,
-        /// What is known of it here.
-        claimed: Claimed,
-    },
+    Claimed { claim: u64, claimed: Claimed },
 }
 
 /// What a member knows of a claimed request.

@@ -14,23 +14,13 @@ use super::limits::TEXT_BYTES_MAX;
 /// A decoded value out of its bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum CheckError {
-    /// Too much of something.
     #[error("{what}: {got} given, at most {max} allowed")]
-    TooMany {
-        /// Of what.
-        what: &'static str,
-        /// What the peer sent.
-        got: u64,
-        /// The bound.
-        max: u64,
-    },
+    TooMany { what: &'static str, got: u64, max: u64 },
     /// A value that contradicts itself or its neighbours.
     #[error("{what}")]
-    Invalid {
-        /// What is wrong.
-        what: &'static str,
-    },
+    Invalid { what: &'static str },
 }
 
 /// Bounds of a decoded value.

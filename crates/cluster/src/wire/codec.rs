@@ -12,43 +12,20 @@ pub const WIRE_VERSION: u8 = 38;
 /// Bytes that are no message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum WireError {
-    /// Nothing at all.
     #[error("the message is empty")]
     Empty,
-    /// Another version.
     #[error("the message has version {got}, this node speaks {WIRE_VERSION}")]
-    Version {
-        /// The first byte.
-        got: u8,
-    },
-    /// More bytes than the channel allows.
+    Version { got: u8 },
     #[error("{what} has {len_bytes} bytes, at most {max_bytes} are allowed")]
-    TooLong {
-        /// The message or a part of it.
-        what: &'static str,
-        /// Bytes given or announced.
-        len_bytes: usize,
-        /// The bound.
-        max_bytes: usize,
-    },
-    /// The announced header is longer than the message.
+    TooLong { what: &'static str, len_bytes: usize, max_bytes: usize },
     #[error("the header is announced with {announced_bytes} bytes, {len_bytes} follow")]
-    Truncated {
-        /// Bytes announced.
-        announced_bytes: usize,
-        /// Bytes there.
-        len_bytes: usize,
-    },
-    /// Not decodable, or a list is longer than it may be.
+    Truncated { announced_bytes: usize, len_bytes: usize },
     #[error("the bytes are not a message, or a list in them is longer than allowed: {0}")]
     Malformed(#[from] postcard::Error),
-    /// Bytes behind the end.
     #[error("{len_bytes} bytes follow the end of the message")]
-    Trailing {
-        /// How many.
-        len_bytes: usize,
-    },
+    Trailing { len_bytes: usize },
     /// Decoded, but a value is out of bounds.
     #[error(transparent)]
     OutOfBounds(#[from] CheckError),

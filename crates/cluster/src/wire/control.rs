@@ -18,6 +18,7 @@ use crate::{EngineId, InstanceRequest, InstanceView, ReplanReason, StageStatus};
 /// A message on the control channel. The sender is whoever the transport authenticated.
 #[allow(clippy::large_enum_variant, reason = "one is in memory at a time, and most of them are large")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum ControlMessage {
     /// A message of the `membership` machine, in its own encoding.
     Membership(Vec<u8>),
@@ -29,7 +30,6 @@ pub enum ControlMessage {
     Desired(DesiredState),
     /// Coordinator to every member: all instances and how they do. Sent on change and with each leading.
     Instances {
-        /// The sender's leading.
         epoch: Epoch,
         /// All instances.
         #[serde(deserialize_with = "list::<_, _, INSTANCES_MAX>")]
@@ -39,14 +39,12 @@ pub enum ControlMessage {
     Request {
         /// Chosen by the asker, unique among its open requests.
         request: u64,
-        /// The ask.
         ask: ControlAsk,
     },
     /// Coordinator to the asker.
     Reply {
         /// The asker's number.
         request: u64,
-        /// The answer.
         reply: ControlReply,
     },
     /// The log, from the coordinator to members and the members' requests for it.
@@ -170,16 +168,13 @@ impl fmt::Display for CardEvent {
 
 /// A model on a node's disk.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct HeldModel {
-    /// The model.
     pub model: ModelId,
-    /// Display name.
     pub name: String,
     /// Bytes of all its files, held or not.
     pub bytes: u64,
-    /// Bytes of it on the node's disk.
     pub held_bytes: u64,
-    /// Whether all of it is there.
     pub complete: bool,
     /// Whether what no member has of it is to be had from a hub: then any node may serve it, from what it has
     /// of it.
@@ -354,35 +349,22 @@ impl DesiredShard {
 /// What members ask the coordinator to do.
 #[allow(clippy::large_enum_variant, reason = "one is in memory at a time, and most of them place something")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum ControlAsk {
     /// Place a model, or answer with the instance that serves it already.
     Place(InstanceRequest),
     /// Remove an instance.
-    RemoveInstance {
-        /// The instance.
-        instance: InstanceId,
-    },
+    RemoveInstance { instance: InstanceId },
     /// Say whether an instance that serves should be elsewhere, and move it there if that is worth it.
-    Replan {
-        /// The instance.
-        instance: InstanceId,
-        /// Whether to move it.
-        carry_out: bool,
-    },
+    Replan { instance: InstanceId, carry_out: bool },
     /// Say with what a placement of the model would be planned now.
     PlannerInputs {
-        /// The model.
         model: ModelId,
         /// An instance that is to be replaced: what it holds counts as free.
         replaced: Option<InstanceId>,
     },
     /// Move the stages of a node elsewhere, and place none there; or allow it again.
-    Drain {
-        /// The node.
-        node: NodeId,
-        /// For how long.
-        drain: Drain,
-    },
+    Drain { node: NodeId, drain: Drain },
 }
 
 /// How long a node is to have no stages.
@@ -445,16 +427,14 @@ pub struct PlannerInputs {
 
 /// A device as a placement may use it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct PlannerDevice {
-    /// Its node.
     pub node: NodeId,
-    /// What that is called.
     pub node_name: String,
     /// As its node reported it; of its memory as much is free as a placement may fill.
     pub facts: DeviceFacts,
     /// Part of its speed that counts, in per cent: less than all where it is throttled.
     pub thermal_percent: u32,
-    /// Why it must not be used.
     pub excluded: Option<DeviceExclusion>,
 }
 
@@ -508,10 +488,9 @@ pub struct FreeMemory {
 
 /// Whether an instance should be elsewhere: what that gains, and what it costs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct ReplanReport {
-    /// The instance.
     pub instance: InstanceId,
-    /// Whether a move has begun.
     pub is_moved: bool,
     /// Why it is worth one, or is kept.
     pub reason: ReplanReason,
@@ -538,15 +517,14 @@ impl ReplanReport {
 }
 
 /// Replication of the log. Entries are events in their encoding, chained by the journal's hash.
+/// `index` counts entries, `hash` is the chain's behind them, and `state` is [`crate::State::encode`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum LogMessage {
     /// Coordinator to members: what follows entry `after_index`.
     Entries {
-        /// The sender's leading.
         epoch: Epoch,
-        /// Number of entries before these.
         after_index: u64,
-        /// Chain hash after that many entries.
         after_hash: [u8; 32],
         /// The entries, in order.
         #[serde(deserialize_with = "list::<_, _, LOG_ENTRIES_MAX>")]
@@ -554,38 +532,22 @@ pub enum LogMessage {
     },
     /// Coordinator to a member whose log does not continue: throw yours away, start here.
     Snapshot {
-        /// The sender's leading.
         epoch: Epoch,
-        /// Number of entries folded into it.
         index: u64,
-        /// Chain hash after them.
         hash: [u8; 32],
         /// Chain hashes after fewer entries, the latest last: see [`exo_types::Ancestors`].
         #[serde(deserialize_with = "list::<_, _, { Ancestors::MAX }>")]
         ancestors: Vec<[u8; 32]>,
-        /// [`crate::State::encode`].
         state: Vec<u8>,
     },
     /// Member to coordinator: my log on disk ends here, send what follows. It is said behind each write, too:
     /// answers of the coordinator wait for that.
-    Pull {
-        /// Number of entries.
-        index: u64,
-        /// Chain hash after them.
-        hash: [u8; 32],
-    },
+    Pull { index: u64, hash: [u8; 32] },
     /// Of a node that was elected, before it leads: what follows my log in yours?
-    CatchUp {
-        /// Number of entries.
-        index: u64,
-        /// Chain hash after them.
-        hash: [u8; 32],
-    },
+    CatchUp { index: u64, hash: [u8; 32] },
     /// The answer: what follows its log in mine. None, if mine does not go on there, as far as I know.
     Tail {
-        /// Number of entries before these.
         after_index: u64,
-        /// Chain hash after that many entries.
         after_hash: [u8; 32],
         /// The entries, in order.
         #[serde(deserialize_with = "list::<_, _, LOG_ENTRIES_MAX>")]
@@ -593,35 +555,21 @@ pub enum LogMessage {
     },
     /// The answer of who has these entries no longer: my whole log, which went through the end of yours.
     TailSnapshot {
-        /// Number of entries folded into it.
         index: u64,
-        /// Chain hash after them.
         hash: [u8; 32],
         /// Chain hashes after fewer entries, the latest last. The end that was asked about is among them.
         #[serde(deserialize_with = "list::<_, _, { Ancestors::MAX }>")]
         ancestors: Vec<[u8; 32]>,
-        /// [`crate::State::encode`].
         state: Vec<u8>,
     },
 }
 
 /// A command of an older leading was not followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[allow(missing_docs)] // the messages say what they are
 pub enum Refusal {
-    /// The sender's leading is over.
     #[error("epoch {got} is over, {seen} has begun")]
-    StaleEpoch {
-        /// The sender's.
-        got: Epoch,
-        /// The highest seen.
-        seen: Epoch,
-    },
-    /// An older desired state of the same leading.
+    StaleEpoch { got: Epoch, seen: Epoch },
     #[error("revision {got} is older than {seen}")]
-    StaleRevision {
-        /// The sender's.
-        got: u64,
-        /// The highest seen.
-        seen: u64,
-    },
+    StaleRevision { got: u64, seen: u64 },
 }

@@ -12,42 +12,21 @@ use super::{ComputeFault, Missing, PipelineBreak, PipelineFailure, Rejection};
 
 /// A message on the data channel. The sender is whoever the transport authenticated.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum DataMessage {
     /// Driver to scheduler: run this sequence.
     Submit(Submission),
     /// Driver to scheduler: stop it, nobody listens.
-    Cancel {
-        /// The placement.
-        placement: PlacementId,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-    },
+    Cancel { placement: PlacementId, sequence: SequenceId, attempt: Attempt },
     /// Scheduler to driver: it is queued.
-    Accepted {
-        /// The placement.
-        placement: PlacementId,
-        /// The term of its pipeline.
-        term: Term,
-        /// The sequence.
-        sequence: SequenceId,
-        /// Which submission of it.
-        attempt: Attempt,
-        /// Sequences in front of it.
-        queue_ahead: u32,
-    },
+    Accepted { placement: PlacementId, term: Term, sequence: SequenceId, attempt: Attempt, queue_ahead: u32 },
     /// Scheduler to driver: its pages are reserved and it is being computed. Repeated every few seconds until
     /// its first token while the pipeline moves (behind long prompts that token may take a while), and when
     /// more of its prompt turns out to be cached.
     Started {
-        /// The placement.
         placement: PlacementId,
-        /// The term of its pipeline.
         term: Term,
-        /// The sequence.
         sequence: SequenceId,
-        /// Which submission of it.
         attempt: Attempt,
         /// Leading tokens whose keys and values are there already; the last word counts.
         cached_tokens: u32,
@@ -56,9 +35,7 @@ pub enum DataMessage {
     Rejected {
         /// The placement that its submission named.
         placement: PlacementId,
-        /// The sequence.
         sequence: SequenceId,
-        /// Which submission of it.
         attempt: Attempt,
         /// What is in the way. Which class of failure that is follows from it.
         why: Rejection,
@@ -70,15 +47,10 @@ pub enum DataMessage {
     Tokens(TokensMessage),
     /// Scheduler to driver: no more tokens come than these.
     SequenceEnded {
-        /// The placement.
         placement: PlacementId,
-        /// The term of its pipeline.
         term: Term,
-        /// The sequence.
         sequence: SequenceId,
-        /// Which submission of it.
         attempt: Attempt,
-        /// Why the sequence ended.
         reason: EndReason,
         /// Tokens generated in this submission. The driver waits for the last of them: they come another way.
         generated: u32,
@@ -87,63 +59,31 @@ pub enum DataMessage {
     },
     /// Scheduler to driver: it will not be finished.
     SequenceFailed {
-        /// The placement.
         placement: PlacementId,
-        /// The term of its pipeline.
         term: Term,
-        /// The sequence.
         sequence: SequenceId,
-        /// Which submission of it.
         attempt: Attempt,
-        /// Which class of failure.
         kind: FailureKind,
-        /// What failed in the pipeline.
         why: PipelineFailure,
     },
     /// Any stage to the drivers of the step: it could not be computed. The scheduler learns it in `Tokens`.
     StepFailed(StepFailure),
     /// Any stage to the scheduler: the link to a neighbour ended, which ends the term, or steps no longer fit
     /// together here, which ends the placement.
-    PipelineBroken {
-        /// The placement.
-        placement: PlacementId,
-        /// The term of its pipeline.
-        term: Term,
-        /// Index of the stage that noticed.
-        stage: u32,
-        /// Which class of failure.
-        kind: FailureKind,
-        /// What broke the pipeline.
-        why: PipelineBreak,
-    },
+    PipelineBroken { placement: PlacementId, term: Term, stage: u32, kind: FailureKind, why: PipelineBreak },
     /// A step met a stage or a link that is not there. From the node where it waited in vain to the node that
     /// sent it, and from there against the direction of the steps to the scheduler: step 0 is sent again, any
     /// other ends the term.
-    NotWired {
-        /// The placement.
-        placement: PlacementId,
-        /// The term of its pipeline.
-        term: Term,
-        /// The stage that the step was for.
-        stage: u32,
-        /// The step.
-        step: u64,
-        /// What was not there.
-        missing: Missing,
-    },
+    NotWired { placement: PlacementId, term: Term, stage: u32, step: u64, missing: Missing },
     /// Last stage to the scheduler, the way `NotWired` takes: tokens did not reach their driver. Its
     /// sequences end.
     Undelivered {
-        /// The placement.
         placement: PlacementId,
-        /// The term of its pipeline.
         term: Term,
-        /// The step that sampled them.
         step: u64,
         /// The sequences, and which submission of each.
         #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
         sequences: Vec<(SequenceId, Attempt)>,
-        /// The link that was not open.
         missing: Missing,
     },
 }
@@ -315,12 +255,10 @@ impl std::fmt::Debug for StageSet {
 
 /// The outcome of one step.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct TokensMessage {
-    /// The placement.
     pub placement: PlacementId,
-    /// The term of its pipeline.
     pub term: Term,
-    /// The step.
     pub step: u64,
     /// One per sequence that samples.
     #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
@@ -453,20 +391,15 @@ impl TokenResult {
 
 /// A step that could not be computed. The pipeline goes on without its sequences.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct StepFailure {
-    /// The placement.
     pub placement: PlacementId,
-    /// The term of its pipeline.
     pub term: Term,
-    /// The step.
     pub step: u64,
-    /// Index of the stage that failed.
     pub stage: u32,
     /// The sequences lost with it, and which submission of each (for a driver: only its own).
     #[serde(deserialize_with = "list::<_, _, SEQUENCES_MAX>")]
     pub sequences: Vec<(SequenceId, Attempt)>,
-    /// Which class of failure.
     pub kind: FailureKind,
-    /// What failed.
     pub why: ComputeFault,
 }

@@ -13,29 +13,23 @@ use crate::reasons::{RemoveReason, ReplaceReason};
 /// What the planner should aim for, as the log keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum PlaceObjective {
     /// The fastest single stream that fits.
     Fit,
     /// At least this many stages, where the model and the cluster have them.
-    Spread {
-        /// How many.
-        stages_min: u32,
-    },
+    Spread { stages_min: u32 },
     /// The most tokens per second over so many streams.
-    Throughput {
-        /// How many.
-        streams: u32,
-    },
+    Throughput { streams: u32 },
 }
 
 /// What was asked for when an instance was placed: enough to place it again without asking anybody.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct InstanceRequest {
-    /// The model, by manifest.
     pub model: ModelId,
     /// Display name, and the name in the API.
     pub model_name: String,
-    /// The model in numbers.
     pub shape: ModelShape,
     /// Its bytes by type; `None` where whoever placed it had only a part of the file.
     pub weight_types: Option<Box<WeightTypes>>,
@@ -47,7 +41,6 @@ pub struct InstanceRequest {
     pub cache_tokens: u32,
     /// How keys and values are stored; `shape` counts their bytes accordingly.
     pub kv: KvDType,
-    /// What the planner should aim for.
     pub objective: PlaceObjective,
     /// Devices that must take part, however often it is placed again.
     #[serde(deserialize_with = "list::<_, _, PINS_MAX>")]
@@ -80,47 +73,35 @@ impl InstanceRequest {
 /// One lasting fact.
 #[allow(clippy::large_enum_variant, reason = "few are in memory at a time, and most of them are placements")]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Event {
     /// The node that keeps this log was opened to others: what is placed from here on counts as use of its
     /// cluster.
     Opened,
     /// A model was placed for the first time.
     InstancePlaced {
-        /// What was asked.
         request: InstanceRequest,
-        /// What was decided.
         placement: Placement,
         /// Bytes each shard needs, as the planner counted them, in the order of [`Placement::shards`].
         memory_bytes: Vec<u64>,
     },
     /// An instance was placed again, under a later id.
     InstanceReplaced {
-        /// The new assignment.
         placement: Placement,
         /// Bytes each shard needs, as the planner counted them, in the order of [`Placement::shards`].
         memory_bytes: Vec<u64>,
-        /// Why it is replaced.
         reason: ReplaceReason,
     },
     /// A node is to have no stages, or may have some again.
     NodeDrained {
-        /// The node.
         node: NodeId,
         /// Whether it is to have none.
         is_drained: bool,
     },
     /// An instance is no more.
-    InstanceRemoved {
-        /// The instance.
-        instance: InstanceId,
-        /// Why it is removed.
-        reason: RemoveReason,
-    },
+    InstanceRemoved { instance: InstanceId, reason: RemoveReason },
     /// A person asked for an instance that a request had loaded: it makes room for nothing any more.
-    InstanceKept {
-        /// The instance.
-        instance: InstanceId,
-    },
+    InstanceKept { instance: InstanceId },
 }
 
 impl Event {
@@ -146,26 +127,16 @@ impl Event {
 /// Bytes that are no event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum EventError {
-    /// More bytes than an event may have.
     #[error("the event has {len_bytes} bytes, at most {max_bytes} are allowed")]
-    TooLong {
-        /// Bytes given.
-        len_bytes: usize,
-        /// The bound.
-        max_bytes: usize,
-    },
-    /// Not decodable.
+    TooLong { len_bytes: usize, max_bytes: usize },
     #[error("the bytes are not an event: {0}")]
     Malformed(#[from] postcard::Error),
-    /// Of another build, or of none.
     #[error(
         "it has format {got}, this build reads {FORMAT}: start the build that wrote it, or type `exo leave` to begin anew"
     )]
-    Format {
-        /// Its format.
-        got: u8,
-    },
+    Format { got: u8 },
     /// Decoded, but a value is out of bounds.
     #[error(transparent)]
     OutOfBounds(#[from] CheckError),

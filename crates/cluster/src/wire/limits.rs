@@ -12,7 +12,7 @@ pub const DATA_HEADER_BYTES_MAX: usize = 8 << 20;
 pub const ROWS_BYTES_MAX: usize = 64 << 20;
 /// Bytes of one event.
 pub const EVENT_BYTES_MAX: usize = 256 << 10;
-/// Bytes of a text for people: names, reasons, versions.
+/// Bytes of a text to be displayed: names, reasons, versions.
 pub const TEXT_BYTES_MAX: usize = 4096;
 
 /// As much of a text as every peer takes. Whoever passes on what it was told puts words in front.

@@ -56,10 +56,10 @@ pub struct FetchSource {
 
 /// Of a machine and the node's process on it. What nothing tells is `None`.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct NodeVitals {
     /// The node's clock when it said this, in milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Seconds since its process began.
     pub uptime_s: u32,
     /// Memory of the machine, as far as the process may use it.
     pub memory_total_bytes: Option<u64>,
@@ -67,11 +67,8 @@ pub struct NodeVitals {
     pub memory_available_bytes: Option<u64>,
     /// Free on the disk of the data folder.
     pub disk_free_bytes: Option<u64>,
-    /// Open file descriptors of the process.
     pub descriptors_open: Option<u32>,
-    /// How many it may have.
     pub descriptors_max: Option<u32>,
-    /// Charge of its battery.
     pub battery_percent: Option<u8>,
     /// Whether multicast that it sends comes back to it, where it looks for other nodes.
     pub multicast_heard: Option<bool>,
@@ -83,18 +80,15 @@ pub struct NodeVitals {
 
 /// Requests at an instance, as its scheduler counts them.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct LoadReport {
     /// The placement that is scheduled.
     pub placement: PlacementId,
-    /// Running sequences.
     pub running: u32,
-    /// Waiting sequences.
     pub waiting: u32,
-    /// Sequences that may wait.
     pub waiting_max: u32,
     /// Pages of keys and values.
     pub pages: u32,
-    /// Of those, pages of running sequences.
     pub pages_used: u32,
     /// Of those, pages kept for prompts to come.
     pub pages_cached: u32,
@@ -106,7 +100,6 @@ pub struct LoadReport {
     pub drafts: u64,
     /// Of those, tokens that were right.
     pub drafts_accepted: u64,
-    /// Steps composed.
     pub steps: u64,
     /// Prompt tokens read per second, as last measured.
     pub prompt_tokens_per_s: Option<f64>,

@@ -40,14 +40,12 @@ pub enum ControlRefusal {
 
 /// Why who was asked decides nothing now.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum NotCoordinator {
     /// It does not lead any more.
     SteppedDown,
     /// It does not lead.
-    Member {
-        /// The node that was asked.
-        node: NodeId,
-    },
+    Member { node: NodeId },
     /// It leads, and hears none of its members.
     Alone,
     /// Another was elected before a second member had what was decided on its disk.
@@ -55,17 +53,9 @@ pub enum NotCoordinator {
     /// None is elected. The asker says so itself.
     Electing,
     /// The asker has no link to it.
-    NoLink {
-        /// The coordinator.
-        to: NodeId,
-    },
+    NoLink { to: NodeId },
     /// The asker does not reach the coordinator that others follow.
-    CutOff {
-        /// A member that reaches it.
-        member: NodeId,
-        /// The coordinator.
-        coordinator: NodeId,
-    },
+    CutOff { member: NodeId, coordinator: NodeId },
 }
 
 /// What is not there.
@@ -83,12 +73,11 @@ pub enum UnknownTarget {
 
 /// What contradicts itself or the cluster.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum InvalidAsk {
     /// The model is placed, or about to be, for another request.
     PlacedOtherwise {
-        /// The model.
         model_name: String,
-        /// How the requests differ.
         differs: RequestDifference,
         /// Its plan is being made: it is not placed yet.
         is_planned: bool,
@@ -145,26 +134,14 @@ pub enum Busyness {
 
 /// Why it is not known whether there is a plan.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum Undecided {
     /// There is one over two nodes that do not talk.
-    Apart {
-        /// One of them.
-        a: NodeId,
-        /// The other.
-        b: NodeId,
-    },
+    Apart { a: NodeId, b: NodeId },
     /// It did not come in time.
-    Late {
-        /// In so long.
-        seconds: u64,
-    },
+    Late { seconds: u64 },
     /// The cluster changed each time.
-    Changed {
-        /// So often.
-        times: u32,
-        /// Why the last plan did not fit any more, as the planner says.
-        at_last: String,
-    },
+    Changed { times: u32, at_last: String },
     /// The instance was unloaded meanwhile.
     Unloaded,
     /// A device of what stands is not reported now.

@@ -1,90 +1,40 @@
 //! Why a scheduler does not take a sequence: a closed set with its numbers. Whoever shows it makes the
 //! sentence.
 
-use std::fmt;
-
 use exo_types::{Attempt, FailureKind, InstanceId, NodeId, PlacementId, SequenceId};
 use serde::{Deserialize, Serialize};
 
 use crate::failures::{Missing, PipelineFailure, step_0_waits_for};
-use crate::names::{NodeName, by_id};
+use crate::names::{NodeName, shown_by_id};
 
 /// Why a scheduler does not take a sequence.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum Rejection {
     /// The node that was asked runs no scheduler for its placement.
-    NoScheduler {
-        /// That node.
-        node: NodeId,
-        /// The placement.
-        placement: PlacementId,
-    },
+    NoScheduler { node: NodeId, placement: PlacementId },
     /// Nothing is scheduled any more.
     Over(PipelineFailure),
     /// Another placement of the instance is served.
-    Placement {
-        /// The one that was asked for.
-        got: PlacementId,
-        /// The one that is served.
-        serving: PlacementId,
-    },
+    Placement { got: PlacementId, serving: PlacementId },
     /// Before the first term it is not known what has room.
     Opening {
-        /// The instance.
         instance: InstanceId,
         /// What the last answer said; `None` where none came.
         missing: Option<Missing>,
     },
     /// Another node drives it.
-    OtherDriver {
-        /// The sequence.
-        sequence: SequenceId,
-        /// Who submitted it.
-        node: NodeId,
-    },
+    OtherDriver { sequence: SequenceId, node: NodeId },
     /// A later attempt has come before.
-    Earlier {
-        /// The sequence.
-        sequence: SequenceId,
-        /// The attempt that came now.
-        got: Attempt,
-        /// The last one before.
-        known: Attempt,
-    },
+    Earlier { sequence: SequenceId, got: Attempt, known: Attempt },
     /// No answer has room in its context, or none was asked for.
-    Context {
-        /// Tokens of its history.
-        history_tokens: u64,
-        /// Tokens that were asked for.
-        max_tokens: u32,
-        /// Tokens of the context.
-        context_tokens: u32,
-    },
+    Context { history_tokens: u64, max_tokens: u32, context_tokens: u32 },
     /// A token of its history is none of the model.
-    Token {
-        /// The token.
-        token: u32,
-        /// Tokens of the vocabulary.
-        vocab: u32,
-    },
+    Token { token: u32, vocab: u32 },
     /// The cache is too small for it, also when nothing else is in it.
-    Cache {
-        /// Tokens of its history.
-        history_tokens: u64,
-        /// Tokens of the longest answer.
-        answer_tokens: u64,
-        /// Pages that these need.
-        needed_pages: u32,
-        /// Pages that there are.
-        pages: u32,
-    },
+    Cache { history_tokens: u64, answer_tokens: u64, needed_pages: u32, pages: u32 },
     /// As many wait as may.
-    QueueFull {
-        /// The instance.
-        instance: InstanceId,
-        /// How full, and when to come back.
-        busy: Busy,
-    },
+    QueueFull { instance: InstanceId, busy: Busy },
 }
 
 /// A queue that takes no more.
@@ -153,12 +103,7 @@ impl Rejection {
     }
 }
 
-/// Where no names are known.
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(&by_id))
-    }
-}
+shown_by_id!(Rejection);
 
 #[cfg(test)]
 mod tests {

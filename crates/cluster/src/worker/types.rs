@@ -30,6 +30,7 @@ impl Default for WorkerConfig {
 
 /// How far a shard is on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Phase {
     /// Nothing is here.
     Absent,
@@ -38,23 +39,11 @@ pub enum Phase {
     /// The manifest is here.
     ManifestHeld,
     /// Missing byte ranges are being fetched.
-    FetchingChunks {
-        /// Bytes here.
-        done_bytes: u64,
-        /// Bytes in all; 0 while unknown.
-        total_bytes: u64,
-        /// Seconds that the hub asks to wait; 0 while bytes may come.
-        hub_wait_s: u32,
-    },
+    FetchingChunks { done_bytes: u64, total_bytes: u64, hub_wait_s: u32 },
     /// All its bytes are on disk.
     Stored,
     /// Its tensors are being read into the device.
-    Loading {
-        /// Bytes loaded.
-        done_bytes: u64,
-        /// Bytes in all; 0 while unknown.
-        total_bytes: u64,
-    },
+    Loading { done_bytes: u64, total_bytes: u64 },
     /// It computes.
     Ready,
     /// Its memory is being freed.
@@ -63,20 +52,18 @@ pub enum Phase {
 
 /// A shard this node has something of.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct ActualShard {
     /// Its name. Another one after each attempt that ended, so that a late answer names nothing.
     pub engine: EngineId,
     /// The wanted shard it serves; `None` if it is to leave.
     pub serves: Option<ShardPosition>,
-    /// What it is.
     pub spec: ShardSpec,
     /// Bytes it holds or will hold.
     pub memory_bytes: u64,
-    /// How far it is.
     pub phase: Phase,
     /// When the phase, or progress within it, began.
     pub since: Time,
-    /// Failures in a row.
     pub failures: u32,
     /// Of these, loads that the device refused.
     pub failed_loads: u32,
@@ -88,48 +75,23 @@ pub struct ActualShard {
 
 /// The next thing a worker should do.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Action {
     /// Have the manifest on disk: look there, else ask `holders` in turn. Answer `ManifestHeld` or `Failed`.
-    FetchManifest {
-        /// For which shard.
-        engine: EngineId,
-        /// The model.
-        model: ModelId,
-        /// Whom to ask.
-        holders: Vec<NodeId>,
-    },
+    FetchManifest { engine: EngineId, model: ModelId, holders: Vec<NodeId> },
     /// Have the byte ranges of the shard's tensors on disk. Answer `Progress`, then `Stored` or `Failed`.
-    FetchChunks {
-        /// For which shard.
-        engine: EngineId,
-        /// The model.
-        model: ModelId,
-        /// Which part of it.
-        shard: Shard,
-        /// Whom to ask.
-        holders: Vec<NodeId>,
-    },
+    FetchChunks { engine: EngineId, model: ModelId, shard: Shard, holders: Vec<NodeId> },
     /// Load it. Answer `Progress`, then `Ready` or `Failed`.
-    LoadShard {
-        /// Under which name.
-        engine: EngineId,
-        /// The spec.
-        spec: ShardSpec,
-    },
+    LoadShard { engine: EngineId, spec: ShardSpec },
     /// Free it. Answer `Unloaded`.
-    UnloadShard {
-        /// The engine.
-        engine: EngineId,
-    },
+    UnloadShard { engine: EngineId },
     /// Stop a fetch or load in progress. Answer `Unloaded` once nothing of it runs or holds memory.
-    Cancel {
-        /// The engine.
-        engine: EngineId,
-    },
+    Cancel { engine: EngineId },
 }
 
 /// What happens to a worker.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum WorkerInput {
     /// Time passed. At least once a second.
     Tick,
@@ -141,11 +103,8 @@ pub enum WorkerInput {
     ManifestHeld(EngineId),
     /// A fetch or load moved on.
     Progress {
-        /// The engine.
         engine: EngineId,
-        /// Bytes done.
         done_bytes: u64,
-        /// Bytes in all.
         total_bytes: u64,
         /// Seconds that the hub asks to wait: as good as progress. 0 while bytes may come.
         hub_wait_s: u32,
@@ -155,12 +114,7 @@ pub enum WorkerInput {
     /// It computes.
     Ready(EngineId),
     /// The action failed; nothing of it runs or holds memory.
-    Failed {
-        /// The engine.
-        engine: EngineId,
-        /// What happened.
-        why: LoadFailure,
-    },
+    Failed { engine: EngineId, why: LoadFailure },
     /// It is gone: asked for, or because its device was lost.
     Unloaded(EngineId),
 }

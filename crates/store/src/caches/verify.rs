@@ -14,45 +14,24 @@ const READ_BYTES: usize = 1 << 20;
 /// Why another program's model cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)] // the messages say what the fields are
 pub enum CacheError {
-    /// Several models have the name.
     #[error("`{name}` may be any of {}; give one of their names, or its path", names.join(", "))]
-    Ambiguous {
-        /// What was asked for.
-        name: String,
-        /// Those there are.
-        names: Vec<String>,
-    },
-    /// It cannot be read.
+    Ambiguous { name: String, names: Vec<String> },
     #[error("cannot read {}", path.display())]
     Io {
-        /// The file.
         path: PathBuf,
         /// The system's answer.
         #[source]
         source: io::Error,
     },
-    /// Not the bytes that its program names.
     #[error(
         "{} has SHA-256 {found}, and {cache} knows it as {expected}: it is damaged, or another program wrote to it; let {cache} fetch it again",
         path.display()
     )]
-    Digest {
-        /// The file.
-        path: PathBuf,
-        /// Program that keeps the cache.
-        cache: &'static str,
-        /// By its program.
-        expected: String,
-        /// As it is.
-        found: String,
-    },
-    /// Somebody writes to it.
+    Digest { path: PathBuf, cache: &'static str, expected: String, found: String },
     #[error("{} changed while it was read: wait until its program has finished with it", path.display())]
-    Changing {
-        /// The file.
-        path: PathBuf,
-    },
+    Changing { path: PathBuf },
 }
 
 impl CachedModel {

@@ -6,7 +6,7 @@ use crate::wire::Rejection;
 /// The reason of the only output, a refusal.
 fn refusal(out: &[SchedulerOutput]) -> &Rejection {
     match out {
-        [SchedulerOutput::Rejected { why, .. }] => why,
+        [SchedulerOutput::Send { message: DataMessage::Rejected { why, .. }, .. }] => why,
         other => panic!("{other:?}"),
     }
 }
@@ -23,7 +23,11 @@ fn an_equal_attempt_is_answered_again_with_what_was_said() {
     tokens(&mut s, 3, vec![]);
     s.handle(Time::from_millis(119_999), SchedulerInput::Tick);
     assert_eq!(show(&submit_again(&mut s, 1, 1)), ["ended 1 StopToken after 1"]);
-    assert_eq!((s.stats().steps, s.stats().queued, s.stats().running), (3, 0, 0), "nothing began");
+    assert_eq!(
+        (s.load_report().steps, s.load_report().waiting, s.load_report().running),
+        (3, 0, 0),
+        "nothing began"
+    );
     s.handle(Time::from_millis(120_000), SchedulerInput::Tick);
     assert_eq!(show(&submit_again(&mut s, 1, 1))[..2], ["accepted 1 behind 0", "started 1"], "forgotten");
 }
@@ -56,7 +60,7 @@ fn a_higher_attempt_takes_the_place_of_the_one_before_which_ends_in_silence() {
     assert_eq!(out, ["accepted 1 behind 0"], "queued once");
     // A failure that the first attempt left behind does not touch the third.
     cancel(&mut s, 2);
-    assert_eq!((s.stats().queued, s.running.keys().copied().collect::<Vec<_>>()), (0, vec![seq(1)]));
+    assert_eq!((s.load_report().waiting, s.running.keys().copied().collect::<Vec<_>>()), (0, vec![seq(1)]));
     assert_eq!(failed(&mut s, 1, 1, FailureKind::Device), ["step 2: close 1, open 1 | 1@0+4*"]);
     assert!(s.running.contains_key(&seq(1)));
 }

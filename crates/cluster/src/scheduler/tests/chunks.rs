@@ -72,7 +72,7 @@ fn alone_a_prompt_is_read_in_large_chunks() {
 fn what_fails_with_the_chunk_in_front_is_one_fault() {
     let mut s = scheduler(&[1, 2], 64);
     submit(&mut s, 1, 20, 12);
-    assert_eq!(s.stats().steps_in_flight, 2);
+    assert_eq!(s.in_flight.len(), 2);
     for step in [1, 2] {
         failed(&mut s, step, 1, FailureKind::Device);
         assert_eq!(s.failures_in_row, 1);

@@ -20,7 +20,7 @@ fn after_one(pages: u32) -> Scheduler {
         "eleven and a token"
     );
     tokens(&mut s, 4, vec![]);
-    assert_eq!((s.stats().pages_cached, s.stats().pages_claimed), (3, 0));
+    assert_eq!((s.load_report().pages_cached, s.pages.claimed()), (3, 0));
     s
 }
 
@@ -31,7 +31,7 @@ fn a_prompt_begins_behind_what_is_kept_of_an_earlier_one() {
     let next = [&TEXT[..], &[7, 7, 3]].concat();
     let out = submit_text(&mut s, 2, &next, 4, WE);
     assert_eq!(out[1..], ["started 2 behind 12", "step 5: open 2 behind 3 | 2@12+2*"]);
-    assert_eq!((s.stats().prompt_tokens, s.stats().cached_tokens), (25, 12));
+    assert_eq!((s.load_report().prompt_tokens, s.load_report().cached_tokens), (25, 12));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn what_fits_only_after_eviction_is_admitted_and_stages_forget_what_they_must() 
     assert!(out.is_empty(), "keeping alone is worth no step: {out:?}");
     let out = tokens(&mut s, 6, vec![result(2, 12, 7)]);
     assert_eq!(show(&out), ["step 7: keep 2 2, keep 2 1, forget 1 | 2@12+1*"]);
-    assert_eq!((s.stats().pages_used, s.stats().pages_cached), (4, 0));
+    assert_eq!((s.load_report().pages_used, s.load_report().pages_cached), (4, 0));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn nothing_is_kept_of_a_step_that_failed() {
     let mut s = scheduler(&[1], 64);
     submit_text(&mut s, 1, &TEXT, 4, WE);
     assert_eq!(failed(&mut s, 1, 1, FailureKind::Device), ["failed 1 Device", "step 2: close 1 | "]);
-    assert_eq!((s.stats().pages_cached, s.stats().pages_claimed), (0, 0));
+    assert_eq!((s.load_report().pages_cached, s.pages.claimed()), (0, 0));
 }
 
 #[test]

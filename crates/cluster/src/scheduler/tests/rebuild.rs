@@ -103,7 +103,7 @@ fn of_stages_that_all_lack_them_or_change_their_mind_nothing_is_believed() {
     let all = Some(StageSet::of([0, 1]));
     let mut s = next_placement();
     assert_eq!(back_without(&mut s, all), ["step 0:  | "]);
-    assert_eq!((back_without(&mut s, None), s.stats().pages_cached), (vec!["serving".to_owned()], 0));
+    assert_eq!((back_without(&mut s, None), s.load_report().pages_cached), (vec!["serving".to_owned()], 0));
     let mut s = next_placement();
     back_without(&mut s, last());
     assert_eq!(back_without(&mut s, first()), ["step 0:  | "]);
@@ -158,5 +158,5 @@ fn an_offer_is_asked_about_adopted_as_far_as_there_are_pages_and_never_believed_
     assert_eq!(back_with(&mut s, vec![], first()), ["step 0:  | "], "some keep what others lack");
     assert_eq!((named(&s), s.term()), (vec![], Term(2)));
     assert_eq!(back_with(&mut s, names, first()), ["serving"]);
-    assert_eq!(s.stats().pages_cached, 0);
+    assert_eq!(s.load_report().pages_cached, 0);
 }

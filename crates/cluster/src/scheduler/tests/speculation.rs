@@ -146,12 +146,15 @@ impl World {
         for output in outputs {
             match output {
                 SchedulerOutput::Step(step) => self.in_flight.push_back(step),
-                SchedulerOutput::Ended { sequence, reason, generated, .. } => {
-                    assert_eq!(self.ended.insert(sequence, (reason, generated)), None, "ended twice");
-                }
+                SchedulerOutput::Send { message, .. } => match message {
+                    DataMessage::SequenceEnded { sequence, reason, generated, .. } => {
+                        assert_eq!(self.ended.insert(sequence, (reason, generated)), None, "ended twice");
+                    }
+                    DataMessage::Accepted { .. } | DataMessage::Started { .. } => {}
+                    other => panic!("{other:?}"),
+                },
                 SchedulerOutput::Draft { spec, count } => self.asked.push_back((spec, count)),
                 SchedulerOutput::DraftOver(gone) => self.asked.retain(|(spec, _)| spec.sequence != gone),
-                SchedulerOutput::Accepted { .. } | SchedulerOutput::Started { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -304,7 +307,7 @@ impl World {
                 }
             }
         }
-        assert_eq!(self.scheduler.stats().running, 0, "everything ends");
+        assert_eq!(self.scheduler.load_report().running, 0, "everything ends");
     }
 }
 
@@ -349,7 +352,7 @@ proptest! {
         prop_assert!(speculation != Speculation::Off || world.drafts == 0);
         prop_assert!(world.asked.is_empty(), "nobody asks about what is over");
         prop_assert!(world.cached.is_empty(), "every sequence is closed");
-        prop_assert_eq!(world.scheduler.stats().pages_claimed, 0);
+        prop_assert_eq!(world.scheduler.pages.claimed(), 0);
     }
 }
 
@@ -392,8 +395,8 @@ fn a_small_model_that_is_mostly_right_saves_steps_and_time() {
     assert_eq!(with.answers, without.answers);
     assert!(2 * with.steps < without.steps, "{} steps instead of {}", with.steps, without.steps);
     assert!(with.now < without.now, "{:?} against {:?}", with.now, without.now);
-    let stats = with.scheduler.stats();
-    assert_eq!((stats.drafts, stats.drafts_accepted), (with.drafts.into(), with.accepted.into()));
+    let load = with.scheduler.load_report();
+    assert_eq!((load.drafts, load.drafts_accepted), (with.drafts.into(), with.accepted.into()));
 }
 
 #[test]

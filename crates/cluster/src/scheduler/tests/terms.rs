@@ -32,7 +32,10 @@ fn a_link_that_ends_begins_the_next_term_in_place() {
     let terms: Vec<_> = out
         .iter()
         .filter_map(|o| match o {
-            SchedulerOutput::Failed { term, kind: FailureKind::StageLost, .. } => Some((0, *term)),
+            SchedulerOutput::Send {
+                message: DataMessage::SequenceFailed { term, kind: FailureKind::StageLost, .. },
+                ..
+            } => Some((0, *term)),
             SchedulerOutput::Step(step) => Some((step.frame.step + 1, step.frame.term)),
             _ => None,
         })
@@ -84,7 +87,7 @@ fn pages_that_one_stage_lacks_are_forgotten_by_all_in_a_further_term() {
     // What a stage names and the scheduler does not know counts for nothing.
     link_lost(&mut s, 40, 2);
     assert_eq!(wired_with(&mut s, 50, vec![kept[0], exo_types::PageKey(99)]), ["serving"]);
-    assert_eq!(s.stats().pages_cached, 1);
+    assert_eq!(s.load_report().pages_cached, 1);
 }
 
 #[test]
@@ -96,7 +99,7 @@ fn pages_beyond_what_the_driver_has_are_not_begun_with() {
     }
     link_lost(&mut s, 10, 2);
     wired(&mut s, 20);
-    assert_eq!(s.stats().pages_cached, 2, "its prompt and four tokens");
+    assert_eq!(s.load_report().pages_cached, 2, "its prompt and four tokens");
     let mut other = Submission { attempt: Attempt(2), ..submission(1, 4, 12) };
     other.spec.history.extend([24, 25, 8]);
     let out = show(&s.handle(s.now, SchedulerInput::Submit { from: node(9), submission: other }));
@@ -114,16 +117,15 @@ fn what_is_of_another_term_is_ignored() {
     for term in [Term(1), Term(3)] {
         let tokens = TokensMessage { term, ..back(&s, 1, vec![result(2, 4, 7)]) };
         assert!(s.tokens(Time::from_millis(30), from, &tokens).is_empty());
-        let inputs = [
-            SchedulerInput::NotWired {
-                from,
+        let messages = [
+            DataMessage::NotWired {
                 placement,
                 term,
+                stage: 1,
                 step: 1,
                 missing: Missing { stage: 1, what: MissingPart::Unheard { node: from }, waited_ms: 0 },
             },
-            SchedulerInput::PipelineBroken {
-                from,
+            DataMessage::PipelineBroken {
                 placement,
                 term,
                 stage: 1,
@@ -131,11 +133,12 @@ fn what_is_of_another_term_is_ignored() {
                 why: PipelineBreak::LaterTerm { own: term },
             },
         ];
-        for input in inputs {
-            assert!(s.handle(Time::from_millis(30), input).is_empty());
+        for message in messages {
+            let report = SchedulerInput::Report { from, message };
+            assert!(s.handle(Time::from_millis(30), report).is_empty());
         }
     }
-    assert_eq!((s.term(), s.stats().running), (Term(2), 1));
+    assert_eq!((s.term(), s.load_report().running), (Term(2), 1));
 }
 
 #[test]
@@ -171,8 +174,8 @@ fn a_broken_pipeline_ends_the_term_where_a_link_ended_and_else_the_placement() {
         let mut s = scheduler(&[1, 2], 16);
         let (from, placement, term, why) =
             (node(2), s.placement.id, s.term(), PipelineBreak::Order { got: 7, expected: 2 });
-        let input = SchedulerInput::PipelineBroken { from, placement, term, stage: 1, kind, why };
-        show(&s.handle(Time::ZERO, input))
+        let message = DataMessage::PipelineBroken { placement, term, stage: 1, kind, why };
+        show(&s.handle(Time::ZERO, SchedulerInput::Report { from, message }))
     };
     assert_eq!(broken(FailureKind::StageLost), ["step 0:  | "]);
     assert_eq!(broken(FailureKind::Protocol), ["instance failed Protocol"]);
@@ -184,7 +187,9 @@ fn an_end_is_told_again_with_its_reason() {
     submit(&mut s, 1, 4, 12);
     cancel(&mut s, 1);
     let out = submit_again(&mut s, 1, 1);
-    let [SchedulerOutput::Ended { reason, .. }] = &out[..] else { panic!("{out:?}") };
+    let [SchedulerOutput::Send { message: DataMessage::SequenceEnded { reason, .. }, .. }] = &out[..] else {
+        panic!("{out:?}")
+    };
     assert_eq!(*reason, EndReason::Cancelled);
     submit(&mut s, 2, 4, 12);
     tokens(&mut s, 1, vec![result(1, 4, 7)]);

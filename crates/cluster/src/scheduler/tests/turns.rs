@@ -215,7 +215,7 @@ fn who_has_all_slots_makes_way_for_who_has_none() {
     for n in 1..=10 {
         assert!(said.contains(&format!("ended {n} MaxTokens after 12")), "{n}: {said:?}");
     }
-    assert_eq!((s.stats().pages_claimed, s.stats().queued), (0, 0));
+    assert_eq!((s.pages.claimed(), s.load_report().waiting), (0, 0));
 }
 
 #[test]
@@ -232,7 +232,9 @@ fn the_end_tells_where_the_time_of_prompt_and_answer_went() {
     // One that says more of itself than the step took gets what there was, and further ones are of no stage.
     let out = after(110, vec![4000, 900_000, 1], 5);
     let times = out.iter().find_map(|out| match out {
-        SchedulerOutput::Ended { times, .. } => Some(times.clone()),
+        SchedulerOutput::Send { message: DataMessage::SequenceEnded { times, .. }, .. } => {
+            Some(times.clone())
+        }
         _ => None,
     });
     let expected = SequenceTimes {
@@ -251,10 +253,10 @@ fn an_answer_that_runs_alone_is_timed_until_another_runs_beside_it() {
         let results = vec![result(sequence, position, 7)];
         let tokens = TokensMessage { computed_us: computed_us.to_vec(), ..back(s, step, results) };
         s.tokens(Time::from_millis(ms), node(2), &tokens);
-        s.alone_times().cloned()
+        s.alone.times().cloned()
     };
     submit(&mut s, 1, 4, 3);
-    assert_eq!(s.alone_times(), None);
+    assert_eq!(s.alone.times(), None);
     let first = AloneTimes {
         prompt_tokens: 4,
         first_token_us: 100_000,
@@ -341,7 +343,10 @@ fn choices_that_have_all_slots_make_way_for_another_request() {
     // It is cancelled while it waits: its driver hears of the tokens it has.
     let paused = s.queue.paused().next().unwrap().spec.sequence;
     let ended = s.handle(Time::ZERO, cancelled(paused));
-    let SchedulerOutput::Ended { generated, .. } = &ended[0] else { panic!("{ended:?}") };
+    let SchedulerOutput::Send { message: DataMessage::SequenceEnded { generated, .. }, .. } = &ended[0]
+    else {
+        panic!("{ended:?}")
+    };
     assert!(*generated > 0);
 }
 

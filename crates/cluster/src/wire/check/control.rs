@@ -9,9 +9,9 @@ use exo_types::{
 
 use super::super::limits::{BANDWIDTH_MAX, CONTROL_BYTES_MAX, EVENT_BYTES_MAX, MEMBERS_MAX, SHARDS_MAX};
 use super::super::{
-    ControlAsk, ControlMessage, ControlReply, DesiredShard, DesiredState, DeviceExclusion, DeviceReport,
-    HeldModel, InstanceFailure, LinkReport, LoadReport, LogMessage, ModelTotals, NodeMeasurements,
-    NodeReport, NodeVitals, PlannerDevice, PlannerInputs, PullReport, StageReport, Unloadable,
+    ControlAsk, ControlMessage, ControlReply, DesiredShard, DeviceExclusion, DeviceReport, HeldModel,
+    LinkReport, LoadReport, LogMessage, NodeMeasurements, NodeReport, PlannerDevice, PlannerInputs,
+    StageReport, Unloadable,
 };
 use super::placement::{device_id, name};
 use super::{Check, CheckError, at_most, ensure, text};
@@ -34,7 +34,7 @@ impl Check for ControlMessage {
             Self::Membership(bytes) => at_most("bytes of membership", bytes.len(), MEMBERSHIP_BYTES_MAX),
             Self::Trust(bytes) => at_most("bytes of trust", bytes.len(), TRUST_BYTES_MAX),
             Self::Report(report) => report.check(),
-            Self::Desired(desired) => desired.check(),
+            Self::Desired(desired) => desired.shards.check(),
             Self::Instances { instances, .. } => instances.check(),
             Self::Request { ask, .. } => ask.check(),
             Self::Reply { reply, .. } => reply.check(),
@@ -53,7 +53,7 @@ impl Check for NodeReport {
         self.stages.check()?;
         self.links.check()?;
         is_once(self.links.iter().map(|link| link.peer), "a path to a member is told of twice")?;
-        self.instance_failures.check()?;
+        self.instance_failures.iter().try_for_each(|failure| failure.why.check())?;
         self.devices.check()?;
         is_once(self.devices.iter().map(|report| &report.device), "the state of a device is told twice")?;
         self.card_events.iter().try_for_each(|event| text("bytes of an event", &event.card))?;
@@ -73,16 +73,11 @@ impl Check for DiskRoom {
 
 impl Check for NodeMeasurements {
     fn check(&self) -> Result<(), CheckError> {
-        self.vitals.check()?;
+        let battery_percent = self.vitals.battery_percent;
+        ensure(battery_percent.is_none_or(|percent| percent <= 100), "a battery is charged above 100 %")?;
         self.loads.check()?;
-        self.pulls.check()?;
-        self.requests.check()
-    }
-}
-
-impl Check for NodeVitals {
-    fn check(&self) -> Result<(), CheckError> {
-        ensure(self.battery_percent.is_none_or(|percent| percent <= 100), "a battery is charged above 100 %")
+        self.pulls.iter().try_for_each(|pull| text("bytes of a download's reference", &pull.reference))?;
+        self.requests.iter().try_for_each(|totals| text("bytes of a model's name", &totals.model))
     }
 }
 
@@ -91,18 +86,6 @@ impl Check for LoadReport {
         let rates = [self.prompt_tokens_per_s, self.tokens_per_s];
         let are_numbers = rates.into_iter().flatten().all(|rate| rate.is_finite() && rate >= 0.0);
         ensure(are_numbers, "a rate of tokens is not a number")
-    }
-}
-
-impl Check for PullReport {
-    fn check(&self) -> Result<(), CheckError> {
-        text("bytes of a download's reference", &self.reference)
-    }
-}
-
-impl Check for ModelTotals {
-    fn check(&self) -> Result<(), CheckError> {
-        text("bytes of a model's name", &self.model)
     }
 }
 
@@ -221,18 +204,6 @@ impl Check for LinkReport {
         let mut all = traffic.packets.into_iter().chain(recent);
         ensure(all.all(|packets| packets.lost <= packets.sent), "more packets are lost than were sent")?;
         ensure(recent.is_none_or(|recent| recent.sent > 0), "a part of no packets is lost")
-    }
-}
-
-impl Check for InstanceFailure {
-    fn check(&self) -> Result<(), CheckError> {
-        self.why.check()
-    }
-}
-
-impl Check for DesiredState {
-    fn check(&self) -> Result<(), CheckError> {
-        self.shards.check()
     }
 }
 

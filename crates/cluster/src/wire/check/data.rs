@@ -10,7 +10,7 @@ use super::super::limits::{
 };
 use super::super::{
     ComputeFault, DataMessage, Missing, MissingPart, Rejection, StageCommand, StagePages, StageSet,
-    StepFailure, StepMessage, Submission, TokenResult, TokensMessage,
+    StepMessage, Submission, TokenResult, TokensMessage,
 };
 use super::{Check, CheckError, at_most, ensure, text};
 
@@ -20,7 +20,7 @@ impl Check for DataMessage {
             Self::Submit(submission) => submission.check(),
             Self::Step(step) => step.check(),
             Self::Tokens(tokens) => tokens.check(),
-            Self::StepFailed(failure) => failure.check(),
+            Self::StepFailed(failure) => failure.why.check(),
             Self::Rejected { why, .. } => why.check(),
             Self::PipelineBroken { kind, .. } => {
                 let is_its_own =
@@ -109,7 +109,7 @@ impl Check for StepMessage {
         for command in &self.commands {
             command.check()?;
         }
-        self.failures.check()?;
+        self.failures.iter().try_for_each(|failure| failure.why.check())?;
         pages_of_step(self.frame.step, &self.pages)?;
         kept_of_step(self.frame.step, &self.kept)?;
         rebuilt_stages(self.rebuilds)?;
@@ -167,7 +167,7 @@ impl Check for StepSequence {
 
 impl Check for TokensMessage {
     fn check(&self) -> Result<(), CheckError> {
-        self.failures.check()?;
+        self.failures.iter().try_for_each(|failure| failure.why.check())?;
         pages_of_step(self.step, &self.pages)?;
         kept_of_step(self.step, &self.kept)?;
         rebuilt_stages(self.rebuilds)?;
@@ -203,11 +203,5 @@ impl Check for PromptReport {
                 at_most("bytes of scores", scores_bytes(scores.len(), top), SCORES_BYTES_MAX)
             }
         }
-    }
-}
-
-impl Check for StepFailure {
-    fn check(&self) -> Result<(), CheckError> {
-        self.why.check()
     }
 }
