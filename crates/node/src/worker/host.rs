@@ -291,7 +291,7 @@ impl Line {
                     self.tell(EngineEvent::Rewired { engine });
                 }
             }
-            FromWorker::Computed { step, busy, outcome, memory } => {
+            FromWorker::Computed { step, busy, mut result, memory } => {
                 let Some(out) = self.answered(Pending::Step(step), memory) else { return };
                 let way = out.since.elapsed().saturating_sub(busy);
                 tracing::trace!(
@@ -300,7 +300,9 @@ impl Line {
                     way_us = way.as_micros(),
                     "step of a worker"
                 );
-                let result = outcome.with(rows);
+                if let ComputeResult::Rows(of_step) = &mut result {
+                    *of_step = rows;
+                }
                 if let ComputeResult::Failed {
                     kind: FailureKind::Deadline | FailureKind::StageLost,
                     message,
@@ -442,7 +444,6 @@ mod tests {
     use exo_engine::EngineOptions;
     use exo_types::{Shard, StepFrame};
 
-    use super::super::messages::ComputeReply;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(20);
@@ -519,8 +520,8 @@ mod tests {
     }
 
     fn computed(step: u64) -> FromWorker {
-        let outcome = ComputeReply::of(ComputeResult::Tokens(Vec::new())).0;
-        FromWorker::Computed { step, busy: Duration::ZERO, outcome, memory: None }
+        let result = ComputeResult::Tokens(Vec::new());
+        FromWorker::Computed { step, busy: Duration::ZERO, result, memory: None }
     }
 
     #[test]

@@ -6,14 +6,15 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use exo_accelerators::{DeviceAsk, Survey, SurveyAsk, chain};
 use exo_backend::{CancelToken, Device};
-use exo_cluster::LoadFault;
+use exo_cluster::{ComputeResult, LoadFault};
 use exo_machine::StepJob;
 use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
-use super::messages::{ComputeReply, FromWorker, LoadShard, ToWorker, WorkerMemory};
+use super::messages::{FromWorker, LoadShard, ToWorker, WorkerMemory};
 use crate::engine_thread::{self, EngineEvent, Events, LoadRequest, Order as EngineOrder};
 use crate::host::Host;
 use crate::open_device::shared_free_bytes;
@@ -201,9 +202,9 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
             tell(&output, FromWorker::LoadFailed { kind, detail }, &[]);
         }
         EngineEvent::Computed { step, result, busy, .. } => {
-            let (outcome, rows) = ComputeReply::of(result);
+            let rows = if let ComputeResult::Rows(rows) = &result { rows.clone() } else { Bytes::new() };
             let memory = is_due().then(&memory);
-            computed(&output, FromWorker::Computed { step, busy, outcome, memory }, &rows);
+            computed(&output, FromWorker::Computed { step, busy, result, memory }, &rows);
         }
         EngineEvent::Rewired { .. } => tell(&output, FromWorker::Rewired, &[]),
         // Graphics processors copy weights when they take them in.
@@ -219,8 +220,8 @@ fn computed<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
         return; // a node that is gone hears nothing; that it is gone, the reader sees
     };
     let message = format!("the result of step {step} cannot be sent: {error}");
-    let outcome = ComputeReply::Failed { kind: FailureKind::Device, message };
-    tell(output, FromWorker::Computed { step, busy, outcome, memory: None }, &[]);
+    let result = ComputeResult::Failed { kind: FailureKind::Device, message };
+    tell(output, FromWorker::Computed { step, busy, result, memory: None }, &[]);
 }
 
 /// A node that is gone hears nothing; that it is gone, the reader sees.
