@@ -18,7 +18,7 @@ use crate::draft::Draft;
 use crate::draft_mismatch::DraftMismatch;
 use crate::engine_host::EngineHost;
 use crate::engine_start_error::EngineStartError;
-use crate::engine_thread::{EngineEvent, Events, LoadRequest, Loaded, STEP_MAX, ThreadHost};
+use crate::engine_thread::{EngineEvent, Events, LoadRequest, Loaded, Order, STEP_MAX, ThreadHost};
 use crate::events::{Event, EventSender, OpenedModel};
 use crate::library::Library;
 use crate::planning;
@@ -140,7 +140,7 @@ impl Engines {
             );
         };
         jobs.push_back((position, job.frame.term));
-        host.compute(job);
+        host.order(Order::Compute(job));
     }
 
     pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term, keep: Vec<PageKey>) {
@@ -153,7 +153,7 @@ impl Engines {
             );
         };
         rewires.push_back((position, term));
-        host.rewire(keep);
+        host.order(Order::Rewire { keep });
     }
 
     pub fn unload(&mut self, engine: EngineId) {
