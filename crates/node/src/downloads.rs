@@ -28,7 +28,7 @@ use exo_api::{
 use exo_cluster::wire::PullReport;
 use exo_hub::{Cancel, Client, HubError, KeptDownloads, Memory, Reference, RegistryReference, Settings};
 use exo_stdx::unix_s;
-use exo_types::ModelId;
+use exo_types::{ModelId, NodeId};
 use tokio::sync::{Semaphore, watch};
 
 pub use self::register::check_opens;
@@ -71,13 +71,9 @@ pub struct DownloadsInner {
     node: EventSender,
     host: Arc<dyn Host>,
     view: watch::Receiver<ClusterView>,
-    data_dir: PathBuf,
     /// The folder of fetched models.
     root: PathBuf,
-    node_id: String,
-    node_name: String,
-    /// Whether the list is kept in a file.
-    is_kept: bool,
+    node_id: NodeId,
     pulls: Mutex<Pulls>,
     /// Held while the list is written: whoever only looks at it does not wait for the disk.
     saving: Mutex<()>,
@@ -92,20 +88,6 @@ pub struct DownloadsInner {
 struct Pulls {
     last_id: u64,
     by_id: BTreeMap<u64, Arc<Pull>>,
-}
-
-/// What a list of downloads is made with.
-pub struct DownloadsParts {
-    pub library: Arc<Library>,
-    pub node: EventSender,
-    pub host: Arc<dyn Host>,
-    pub view: watch::Receiver<ClusterView>,
-    pub data_dir: PathBuf,
-    pub node_id: String,
-    pub node_name: String,
-    pub config: NodeConfig,
-    pub meters: Arc<Meters>,
-    pub stop: watch::Receiver<bool>,
 }
 
 impl NodeDownloads {
@@ -126,19 +108,23 @@ impl NodeDownloads {
     }
 
     /// The list as an earlier run of the node left it; what was not paused goes on.
-    pub fn new(parts: DownloadsParts) -> Self {
-        let DownloadsParts { library, node, host, view, data_dir, node_id, node_name, config, meters, stop } =
-            parts;
+    pub fn new(
+        library: Arc<Library>,
+        node: EventSender,
+        host: Arc<dyn Host>,
+        view: watch::Receiver<ClusterView>,
+        node_id: NodeId,
+        config: NodeConfig,
+        meters: Arc<Meters>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
         let shared = Arc::new(DownloadsInner {
             library,
             node,
             host,
             view,
-            root: data_dir.join("hub"),
-            data_dir,
+            root: config.data_dir.join("hub"),
             node_id,
-            node_name,
-            is_kept: !config.is_private,
             pulls: Mutex::default(),
             saving: Mutex::default(),
             changes: watch::Sender::new(()),
@@ -147,7 +133,7 @@ impl NodeDownloads {
             meters,
         });
         let downloads = Self { shared, stop };
-        if downloads.shared.is_kept {
+        if downloads.shared.is_kept() {
             for saved in saved::read(&downloads.shared.root).into_iter().take(UNDER_WAY_MAX) {
                 downloads.go_on(saved);
             }
@@ -323,8 +309,7 @@ impl DownloadsInner {
                 known = fits::known_in_layers(&self.node, self.library.store().clone(), &hub.repo).await?;
             }
             _ => {
-                let node = self.node_id.parse().ok();
-                fetches = node.map(|node| FetchesHere { node, root: self.root.clone() });
+                fetches = Some(FetchesHere { node: self.node_id, root: self.root.clone() });
             }
         }
         Ok(FitsCluster { known: Arc::new(known), fetches, ..cluster })
@@ -336,6 +321,11 @@ impl DownloadsInner {
 
     fn lock(&self) -> MutexGuard<'_, Pulls> {
         self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the list is kept in a file.
+    fn is_kept(&self) -> bool {
+        !self.config.is_private
     }
 
     /// Tells who watches.
@@ -351,7 +341,7 @@ impl DownloadsInner {
 
     /// Writes the list of what is not over.
     fn save(&self) {
-        if !self.is_kept {
+        if !self.is_kept() {
             return;
         }
         // From before the look at the list, or of two writers the one with the older list may be the last.
@@ -363,7 +353,7 @@ impl DownloadsInner {
     }
 
     fn settings(&self) -> Result<Settings, HubError> {
-        hub_settings(&*self.host, &self.data_dir)
+        hub_settings(&*self.host, &self.config.data_dir)
     }
 
     /// What a model may take: of each node that is there its largest device, less a tenth.
@@ -417,32 +407,15 @@ impl DownloadsInner {
                 (false, DownloadCommand::Pause) => PullState::Paused,
                 (false, _) => PullState::Queued,
             },
-            node: self.node_id.clone(),
-            node_name: self.node_name.clone(),
+            node: self.node_id.to_full(),
+            node_name: self.config.name.clone(),
             source,
             label: pinned.as_ref().and_then(|p| p.label.clone()),
-            reason: None,
             commit: pinned.as_ref().and_then(|p| p.commit.clone()),
-            licence: None,
-            terms: None,
-            file: None,
-            files: 0,
-            verified_bytes: 0,
-            received_bytes: 0,
-            total_bytes: None,
-            ranges: 0,
-            bytes_per_s: None,
-            seconds_left: None,
-            model: None,
-            path: None,
-            was_here: false,
-            is_verified: None,
-            removed: Vec::new(),
-            replaced: None,
-            sources: Vec::new(),
             error: failed.as_ref().map(|(error, _)| error.clone()),
             hint: failed.and_then(|(_, hint)| hint),
             started_unix_s: pinned.as_ref().map_or_else(unix_s, |p| p.started_unix_s),
+            ..PullView::default()
         };
         let pull = Arc::new(Pull::new(view, reference, request, pinned, wish));
         pulls.by_id.insert(id, pull.clone());
@@ -627,7 +600,7 @@ impl Downloads for NodeDownloads {
     fn login(&self, request: HubLoginRequest) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             let settings = self.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
-            let data_dir = self.shared.data_dir.clone();
+            let data_dir = self.shared.config.data_dir.clone();
             let kept = blocking(move || settings.keep_token(&data_dir, &request.token.0)).await?;
             kept.map_err(|error| match error {
                 HubError::Disk { .. } => AdminError::Disk { message: chain(&error) },
@@ -638,7 +611,7 @@ impl Downloads for NodeDownloads {
 
     fn logout(&self) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
-            let data_dir = self.shared.data_dir.clone();
+            let data_dir = self.shared.config.data_dir.clone();
             let forgotten = blocking(move || exo_hub::forget_token(&data_dir)).await?;
             forgotten.map(drop).map_err(|e| AdminError::Disk { message: chain(&e) })
         })

@@ -322,8 +322,7 @@ impl<'a> Members<'a> {
         if state.file.as_ref().is_some_and(|looks| looks.sha256 != file.sha256) {
             state.file = None;
         }
-        let own = || self.shared.node_id.parse().unwrap_or(NodeId([0; 32]));
-        state.file.get_or_insert_with(|| FileLooks::new(file.sha256, own()))
+        state.file.get_or_insert_with(|| FileLooks::new(file.sha256, self.shared.node_id))
     }
 
     /// Whom to ask of the file now, the nearest first, and of whom also a model that has it.

@@ -287,7 +287,7 @@ impl Pull {
             return Ok(here);
         }
         let client = Client::new(settings.clone());
-        let mut heads = HeadReader::new(&client, cancel, &shared.data_dir);
+        let mut heads = HeadReader::new(&client, cancel, &shared.config.data_dir);
         let older = self.older(shared)?;
         let plan = match self.plan(shared, &mut heads, older.as_ref()) {
             // Without a line what is here of yesterday is what there is; not for a download that has begun:
@@ -302,7 +302,7 @@ impl Pull {
         };
         self.show(shared, |view| view.state = PullState::Fetching);
         if self.request.layers_only && !plan.is_here(&options.root) {
-            let registered = match register(&shared.library, &shared.data_dir, &mut heads, &plan) {
+            let registered = match register(&shared.library, &shared.config.data_dir, &mut heads, &plan) {
                 Err(ReferenceError::Hub(error @ HubError::Lacks { .. })) if self.request.to_run => {
                     let error = chain(&error);
                     tracing::warn!(reference = plan.reference, error, "this machine fetches the whole model");
@@ -318,7 +318,7 @@ impl Pull {
             };
             shared.library.hub().use_settings(known.id, settings);
             shared.library.store().asked_for(known.id, &plan.reference).map_err(|source| {
-                let folder = shared.data_dir.display().to_string();
+                let folder = shared.config.data_dir.display().to_string();
                 ReferenceError::Disk { folder, source: std::io::Error::other(source) }
             })?;
             return Ok(AttemptResult::Known { known, is_new });
@@ -615,7 +615,7 @@ async fn run(
             }
         }
         let (reference, error) = (&pull.reference, &failed.0);
-        match shared.is_kept {
+        match shared.is_kept() {
             true => tracing::warn!(%reference, %error, "a download failed"),
             // The command that this node is for says so itself.
             false => tracing::info!(%reference, %error, "a download failed"),

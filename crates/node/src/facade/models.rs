@@ -266,26 +266,15 @@ fn model_view(store: &Store, held: ModelHolders, local: Option<&ModelRecord>) ->
     let mut view = ModelView {
         id: held.id.to_full(),
         name: held.name,
-        architecture: String::new(),
-        format: String::new(),
-        dtypes: BTreeMap::new(),
         weight_bytes: held.bytes,
-        layers: 0,
-        context_tokens_max: 0,
-        context_tokens: 0,
-        needs_id: false,
-        unloads_unix_s: None,
         path: local.map(|r| r.path.display().to_string()),
         nodes: held.node_names,
         chat: true,
-        tools: None,
         instances: held.instances.iter().map(ToString::to_string).collect(),
         added_unix_s: local.map_or(0, |r| modified_unix_s(&r.path)),
-        parameters: 0,
-        source: None,
-        licence: None,
         kept: local.is_some_and(|r| r.is_kept),
         used_unix_s: local.map(|r| r.used_unix_s).filter(|at| *at > 0),
+        ..ModelView::default()
     };
     let checked = local.and_then(|record| record.checked);
     if let Some(origin) = local.and_then(|r| Origin::beside(&r.path)) {
