@@ -12,7 +12,7 @@ use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
 use futures_util::StreamExt;
 
-use crate::bulk::{ChunkShare, ChunkSource, FetchError, FetchProgress, Fetcher};
+use crate::bulk::{AskedOf, ChunkShare, FetchError, FetchProgress, Fetcher};
 use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
 use crate::library_error::LibraryError;
 use crate::obtain::Received;
@@ -139,7 +139,8 @@ impl Source<'_> {
             Err(error) => return (self, Err(error)),
         };
         let note = &mut |chunk, error| self.refused.note(Instant::now(), chunk, error);
-        let taken = fetcher.chunks(partial, &share, ChunkSource::Disk, note, &mut progress).await;
+        let of = AskedOf::Model(partial.id());
+        let taken = fetcher.chunks(partial, &share, of, note, &mut progress).await;
         // What shares this node's line with others says nothing of the path.
         if share.is_alone() {
             received(self.holder.node, fetcher.received());
