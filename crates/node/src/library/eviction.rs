@@ -18,11 +18,12 @@ use exo_stdx::unix_s;
 use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
 use exo_telemetry::DifferingModel;
 use exo_types::{DiskRoom, ModelId, NodeId};
-use tokio::sync::{OwnedMutexGuard, oneshot, watch};
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::Library;
 use crate::bulk::holder_of;
-use crate::events::{Event, EventSender};
+use crate::events::EventSender;
+use crate::questions::{NoAnswer, ask_node};
 use exo_accelerators::chain;
 
 /// For the machine to look at the disk.
@@ -206,12 +207,6 @@ impl Eviction {
         }
     }
 
-    async fn ask(&self, question: Question) -> Option<Answer> {
-        let (answer, answered) = oneshot::channel();
-        self.node.post(Event::Asked { question, answer });
-        tokio::time::timeout(ANSWER_MAX, answered).await.ok()?.ok()
-    }
-
     async fn check(&self, needed_bytes: u64) -> Result<(), NoRoom> {
         let budget = self.budget.clone();
         match tokio::task::spawn_blocking(move || budget.check(needed_bytes)).await {
@@ -248,15 +243,15 @@ impl Eviction {
 
     /// Models that are placed, anywhere.
     pub async fn placed(&self) -> Option<Vec<exo_cluster::InstanceView>> {
-        match self.ask(Question::Instances).await? {
-            Answer::Instances(instances) => Some(instances),
+        match ask_node(&self.node, Question::Instances, ANSWER_MAX).await {
+            Ok(Answer::Instances(instances)) => Some(instances),
             _ => None,
         }
     }
 
     async fn holders(&self) -> Option<Vec<ModelHolders>> {
-        match self.ask(Question::ModelsAfterScan).await? {
-            Answer::Models(models) => Some(models),
+        match ask_node(&self.node, Question::ModelsAfterScan, ANSWER_MAX).await {
+            Ok(Answer::Models(models)) => Some(models),
             _ => None,
         }
     }
@@ -525,20 +520,13 @@ fn lock(state: &Mutex<EvictionState>) -> MutexGuard<'_, EvictionState> {
 /// Has the machine look at the disk, and waits until it has. False if that took too long: then others hear of
 /// it later.
 pub async fn list_again(node: &EventSender) -> bool {
-    let (answer, answered) = oneshot::channel();
-    node.post(Event::Asked { question: Question::ModelsAfterScan, answer });
-    match tokio::time::timeout(SCAN_MAX, answered).await {
-        // A node that ends looks at the disk when it starts.
-        Ok(answered) => answered.is_ok(),
-        Err(_) => {
-            let seconds = SCAN_MAX.as_secs();
-            tracing::warn!(
-                seconds,
-                "the models on the disk are not listed yet: others hear later what is here"
-            );
-            false
-        }
+    let listed = ask_node(node, Question::ModelsAfterScan, SCAN_MAX).await;
+    // A node that ends looks at the disk when it starts.
+    if let Err(NoAnswer::Late { within }) = listed {
+        let seconds = within.as_secs();
+        tracing::warn!(seconds, "the models on the disk are not listed yet: others hear later what is here");
     }
+    listed.is_ok()
 }
 
 #[cfg(test)]
