@@ -17,7 +17,7 @@ mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_api::{
@@ -27,7 +27,7 @@ use exo_api::{
 };
 use exo_cluster::wire::PullReport;
 use exo_hub::{Cancel, Client, HubError, KeptDownloads, Memory, Reference, RegistryReference, Settings};
-use exo_stdx::unix_s;
+use exo_stdx::{Mutex, unix_s};
 use exo_types::{ModelId, NodeId};
 use tokio::sync::{Semaphore, watch};
 
@@ -170,7 +170,7 @@ impl NodeDownloads {
         };
         let waits = saved.is_paused || saved.failed.is_some();
         let wish = if waits { DownloadCommand::Pause } else { DownloadCommand::Run };
-        let mut pulls = self.shared.lock();
+        let mut pulls = self.shared.pulls.lock();
         self.shared.begin(&mut pulls, reference, request, Some(saved), wish, self.stop.clone());
     }
 
@@ -202,7 +202,7 @@ impl NodeDownloads {
     }
 
     fn begin_or_go_on(&self, reference: Reference, request: PullRequest) -> Result<PullView, AdminError> {
-        let mut pulls = self.shared.lock();
+        let mut pulls = self.shared.pulls.lock();
         let whole = reference.whole();
         let same: Vec<(u64, Arc<Pull>)> = pulls
             .by_id
@@ -242,7 +242,7 @@ impl NodeDownloads {
     fn find(&self, id: &str) -> Result<Arc<Pull>, AdminError> {
         let missing = || AdminError::NotFound { what: "download", name: exo_types::printable(id, 40) };
         let number: u64 = id.parse().map_err(|_| missing())?;
-        self.shared.lock().by_id.get(&number).cloned().ok_or_else(missing)
+        self.shared.pulls.lock().by_id.get(&number).cloned().ok_or_else(missing)
     }
 
     /// Wishes something of a download that is not done.
@@ -316,11 +316,7 @@ impl DownloadsInner {
     }
 
     fn list(&self) -> Vec<PullView> {
-        self.lock().by_id.values().map(|pull| pull.view()).collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pulls> {
-        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pulls.lock().by_id.values().map(|pull| pull.view()).collect()
     }
 
     /// Whether the list is kept in a file.
@@ -345,8 +341,8 @@ impl DownloadsInner {
             return;
         }
         // From before the look at the list, or of two writers the one with the older list may be the last.
-        let _turn = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = self.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
+        let _turn = self.saving.lock();
+        let all = self.pulls.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
         if let Err(error) = saved::write(&self.root, all) {
             tracing::warn!(%error, "the list of downloads cannot be written; after a restart they have to be asked for again");
         }
@@ -494,7 +490,7 @@ impl Downloads for NodeDownloads {
                     tokio::time::sleep(WATCH_EVERY).await;
                 }
                 changes.changed().await.ok()?;
-                let list = shared.lock().by_id.values().map(|pull| pull.view()).collect();
+                let list = shared.pulls.lock().by_id.values().map(|pull| pull.view()).collect();
                 Some((list, (shared, changes, false)))
             },
         ))
@@ -522,7 +518,7 @@ impl Downloads for NodeDownloads {
                 if waited.is_err() {
                     tracing::warn!(id, seconds = END_MAX.as_secs(), "a download has not ended yet");
                 }
-                shared.lock().by_id.retain(|_, listed| !Arc::ptr_eq(listed, &pull));
+                shared.pulls.lock().by_id.retain(|_, listed| !Arc::ptr_eq(listed, &pull));
                 shared.save_soon();
                 shared.changed();
             });
@@ -568,14 +564,14 @@ impl Downloads for NodeDownloads {
             let work = blocking(move || {
                 let (_turn, store, root) = (turn, library.store(), &shared.root);
                 // As the list is now: what was asked to go on meanwhile waits for its files.
-                let saved = shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
+                let saved = shared.pulls.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
                 let waiting = folders_waiting(root, saved);
                 // A list that cannot be read is not an empty one.
                 let known = store.places().map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 let kept = KeptDownloads { waiting, known };
                 let pruned = exo_hub::forget_partial(root, &kept);
                 let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
-                let listed: Vec<Arc<Pull>> = shared.lock().by_id.values().cloned().collect();
+                let listed: Vec<Arc<Pull>> = shared.pulls.lock().by_id.values().cloned().collect();
                 listed.iter().for_each(|pull| pull.note_pruned(&shared));
                 let placed: Option<BTreeSet<ModelId>> =
                     placed.map(|all| all.iter().map(exo_cluster::InstanceView::model).collect());

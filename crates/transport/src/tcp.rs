@@ -3,11 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use exo_stdx::Repeats;
+use exo_stdx::{Mutex, Repeats};
 use exo_types::{NodeId, Transport};
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
@@ -234,7 +234,7 @@ struct TlsRecv(Arc<Wire>);
 
 impl Wire {
     fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn shut(&self) {

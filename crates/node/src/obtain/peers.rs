@@ -5,12 +5,13 @@
 //! that fails is left alone for a moment, and so is one that could not fetch from the hub for this node.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
 use exo_hub::{PartialState, Sharer};
 use exo_machine::Holder;
+use exo_stdx::Mutex;
 use exo_store::{ChunkRef, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
@@ -171,7 +172,7 @@ impl<'a> Peer<'a> {
     }
 
     pub fn state(&self) -> MutexGuard<'_, PeerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether it may be asked to fetch for this node.

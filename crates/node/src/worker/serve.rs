@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use exo_accelerators::{DeviceAsk, Survey, SurveyAsk, chain};
 use exo_backend::{CancelToken, Device};
 use exo_cluster::{ComputeResult, LoadFault};
 use exo_machine::StepJob;
+use exo_stdx::Mutex;
 use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
@@ -183,7 +184,7 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
     let told = Mutex::new(Instant::now());
     let memory = move || WorkerMemory::from(device.memory());
     let is_due = move || {
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = told.lock();
         let due = told.elapsed() >= MEMORY_EVERY;
         if due {
             *told = Instant::now();
@@ -214,7 +215,7 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
 
 /// Sends the result of a step; one that fits no frame is a failed step, not silence.
 fn computed<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
-    let sent = output.lock().unwrap_or_else(PoisonError::into_inner).write(&message, rows);
+    let sent = output.lock().write(&message, rows);
     let (Err(error @ FrameError::TooLong { .. }), FromWorker::Computed { step, busy, .. }) = (sent, message)
     else {
         return; // a node that is gone hears nothing; that it is gone, the reader sees
@@ -226,7 +227,7 @@ fn computed<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
 
 /// A node that is gone hears nothing; that it is gone, the reader sees.
 fn tell<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
-    let sent = output.lock().unwrap_or_else(PoisonError::into_inner).write(&message, rows);
+    let sent = output.lock().write(&message, rows);
     if let Err(error) = sent {
         tracing::debug!(%error, "the node does not hear");
     }
