@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use exo_accelerators::{DeviceAsk, Survey, SurveyAsk, chain};
+use exo_accelerators::{Survey, SurveyAsk, chain};
 use exo_backend::{CancelToken, Device};
 use exo_cluster::{ComputeResult, LoadFault};
 use exo_machine::StepJob;
@@ -16,7 +16,7 @@ use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
 use super::messages::{FromWorker, LoadShard, ToWorker, WorkerMemory};
-use crate::engine_thread::{self, EngineEvent, Events, LoadRequest, Order as EngineOrder};
+use crate::engine_thread::{self, EngineEvent, Events, LoadRequest, Order};
 use crate::host::Host;
 use crate::open_device::shared_free_bytes;
 
@@ -49,16 +49,16 @@ where
         return;
     }
     match inbox.recv() {
-        Ok(Order::Open(ask)) => {
+        Ok(ToWorker::Open(ask)) => {
             let answer = match exo_accelerators::examine(&ask, || shared_free_bytes(host)) {
                 Ok(info) => FromWorker::Opened(Box::new(info)),
                 Err(error) => FromWorker::Refused { code: error.code().to_owned(), reason: chain(&error) },
             };
             tell(&output, answer, &[]);
         }
-        Ok(Order::Survey(ask)) => survey(&ask, &output),
-        Ok(Order::Load(shard)) => load(&shard, host, &jobs, &cancel, &output),
-        Err(_) => {}
+        Ok(ToWorker::Survey(ask)) => survey(&ask, &output),
+        Ok(ToWorker::Load(shard)) => load(&shard, host, &jobs, &cancel, &output),
+        Ok(ToWorker::Step { .. } | ToWorker::Rewire { .. }) | Err(_) => {}
     }
     // Never dropped: a driver may hang in what it does when a process ends, and then the reader ends it.
     std::mem::forget::<Sender<()>>(served);
@@ -80,16 +80,11 @@ fn survey<W: Write>(ask: &SurveyAsk, output: &Output<W>) {
     }
 }
 
-enum Order {
-    Open(DeviceAsk),
-    Survey(SurveyAsk),
-    Load(Box<LoadShard>),
-}
-
 /// Reads what the node says, so that its end is noticed while the device works.
 struct Reader {
-    orders: Sender<Order>,
-    steps: Sender<EngineOrder>,
+    /// What it serves: one device, one survey or one shard.
+    orders: Sender<ToWorker>,
+    steps: Sender<Order>,
     cancel: CancelToken,
     /// Says nothing for as long as this process lives.
     is_served: Receiver<()>,
@@ -110,13 +105,11 @@ impl Reader {
             };
             // No one takes them any more once serving has ended.
             match message {
-                ToWorker::Open(ask) => drop(self.orders.send(Order::Open(ask))),
-                ToWorker::Survey(ask) => drop(self.orders.send(Order::Survey(ask))),
-                ToWorker::Load(load) => drop(self.orders.send(Order::Load(load))),
                 ToWorker::Step { commands, frame } => {
-                    drop(self.steps.send(EngineOrder::Compute(StepJob { commands, frame, rows })));
+                    drop(self.steps.send(Order::Compute(StepJob { commands, frame, rows })));
                 }
-                ToWorker::Rewire { keep } => drop(self.steps.send(EngineOrder::Rewire { keep })),
+                ToWorker::Rewire { keep } => drop(self.steps.send(Order::Rewire { keep })),
+                order => drop(self.orders.send(order)),
             }
         }
         self.cancel.cancel();
@@ -130,7 +123,7 @@ impl Reader {
 fn load<W: Write + Send + 'static>(
     load: &LoadShard,
     host: &dyn Host,
-    jobs: &Receiver<EngineOrder>,
+    jobs: &Receiver<Order>,
     cancel: &CancelToken,
     output: &Output<W>,
 ) {
