@@ -97,10 +97,10 @@ fn of_devices() -> String {
     format!(
         "| a write of the log that the disk of any member does not answer | {log_write_max} in which the node ran | machine | its reports say so: it keeps the stages that it has, and plans leave it out until its disk answers |\n\
          | steps in which a device gave what is no number | 2 within {within}, of two requests with different prompts | machine | the device is in quarantine until `exo devices --retry`: the processor 10 min or until its node starts again, a card 10 min the first time and 6 h from then on; its stages go elsewhere |\n\
-         | hidden rows that a stage keeps for when the one behind it is lost | no bound in time, {kept_rows_bytes_max} MiB for a node, shared equally by its stages and by the sequences of each | stage | all stages compute the history again for which there are none |\n",
+         | hidden rows that a stage keeps for when the one behind it is lost | no bound in time, {kept_rows_mib} MiB for a node, shared equally by its stages and by the sequences of each | stage | all stages compute the history again for which there are none |\n",
         log_write_max = time(LOG_WRITE_MAX),
         within = time(non_finite::WITHIN),
-        kept_rows_bytes_max = KEPT_ROWS_BYTES_MAX >> 20,
+        kept_rows_mib = KEPT_ROWS_BYTES_MAX >> 20,
     )
 }
 
