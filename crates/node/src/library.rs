@@ -271,13 +271,13 @@ impl Library {
         all.insert(id, (Instant::now(), told));
     }
 
-    /// Whether this call is the one that asks the member now; [`Library::asked`] ends that.
-    pub fn asks(&self, member: &str) -> bool {
+    /// Whether this call is the one that asks the member now; [`Library::end_asking`] ends that.
+    pub fn begin_asking(&self, member: &str) -> bool {
         self.asking.lock().insert(member.to_owned())
     }
 
     /// The member was asked.
-    pub fn asked(&self, member: &str) {
+    pub fn end_asking(&self, member: &str) {
         self.asking.lock().remove(member);
     }
 

@@ -46,7 +46,7 @@ async fn ask_member(library: Arc<Library>, node: NodeView, models: Vec<ModelId>)
         tracing::debug!(peer = %node.name, reason = chain(&error), "a member says nothing of its models");
         models.iter().for_each(|model| library.tell(*model, None));
     }
-    library.asked(&node.id);
+    library.end_asking(&node.id);
 }
 
 impl NodeFacade {
@@ -152,7 +152,7 @@ impl NodeFacade {
                 of_members.entry(&node.id).or_insert((node, Vec::new())).1.push(model.id);
             }
         }
-        let asks = of_members.into_values().filter(|(node, _)| self.library.asks(&node.id));
+        let asks = of_members.into_values().filter(|(node, _)| self.library.begin_asking(&node.id));
         let asks: Vec<_> = asks
             .map(|(node, models)| tokio::spawn(ask_member(self.library.clone(), node.clone(), models)))
             .collect();

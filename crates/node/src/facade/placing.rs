@@ -147,7 +147,7 @@ impl NodeFacade {
         planned.map_err(|error| AdminError::Conflict { message: error.to_string() })?;
         let instance = placed.instance();
         let remove = ControlAsk::RemoveInstance { instance };
-        self.done(remove, "instance", instance.to_string()).await
+        self.carry_out(remove, "instance", instance.to_string()).await
     }
 
     /// How the model would be placed now.
