@@ -66,7 +66,7 @@ impl Engines {
         // Beside another shard it would be measured with a part of the processor, and take that from what
         // runs.
         let is_alone = self.engines.is_empty();
-        let (meter, shard) = (devices.type_meter(&spec.device).filter(|_| is_alone), spec.shard());
+        let (config, shard) = (devices.measures_types(&spec.device).filter(|_| is_alone), spec.shard());
         let state = devices.follow(&spec.device);
         let work = async move {
             if let Some(mut state) = state {
@@ -81,7 +81,8 @@ impl Engines {
                 let mut opened = store.open_model(model)?;
                 let draft = draft.map(|draft| draft.check_model(model, &opened));
                 opened.take_tokenizer();
-                let types = meter.map(|meter| meter.measure(&planning::types_of_shard(&opened, &shard)));
+                let of_shard = || planning::types_of_shard(&opened, &shard);
+                let types = config.map(|config| crate::device::measure_types(&config, &of_shard()));
                 Ok::<_, EngineStartError>((Arc::new(opened), draft, types))
             };
             let opened = tokio::task::spawn_blocking(open).await;
