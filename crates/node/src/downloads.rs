@@ -79,7 +79,7 @@ pub struct DownloadsInner {
     saving: Mutex<()>,
     changes: watch::Sender<()>,
     turns: Semaphore,
-    /// What is placed is planned with.
+    /// The node's settings.
     config: NodeConfig,
     meters: Arc<Meters>,
 }
