@@ -97,10 +97,11 @@ pub struct HubLoginRequest {
 }
 
 /// State of a download.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PullState {
     /// The download waits for others to end first.
+    #[default]
     Queued,
     /// The hub is asked which files there are.
     Resolving,
@@ -117,7 +118,7 @@ pub enum PullState {
 }
 
 /// One download.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct PullView {
     /// Id of the download, as paths of the API name it.
     pub id: String,

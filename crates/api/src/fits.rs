@@ -39,7 +39,7 @@ pub struct FitsView {
 }
 
 /// Whether a model fits.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FitVerdict {
     /// It runs, and answers at least about as fast as people read.
@@ -49,11 +49,12 @@ pub enum FitVerdict {
     /// There is too little memory.
     TooLarge,
     /// exo does not run models of its kind yet.
+    #[default]
     NotSupported,
 }
 
 /// One model, and whether it fits.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct FitView {
     /// The model's name in the catalogue, or the reference.
     pub name: String,

@@ -21,10 +21,11 @@ pub struct UpdateQuery {
 }
 
 /// Whether there is something newer of a model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateState {
     /// The model's files are those of the commit that its reference means now.
+    #[default]
     Current,
     /// Files of it have changed.
     Newer,
@@ -35,7 +36,7 @@ pub enum UpdateState {
 }
 
 /// What an update of a model would fetch.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct UpdateView {
     /// Name of the model.
     pub model: String,

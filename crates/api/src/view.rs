@@ -831,7 +831,7 @@ pub struct JournalView {
 }
 
 /// A model that can be asked for.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ModelView {
     /// The root hash of its manifest.
     pub id: String,

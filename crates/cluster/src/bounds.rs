@@ -9,26 +9,6 @@ use crate::stage::held;
 use crate::wire::limits::PAGES_OF_TERM_MAX;
 use crate::{CoordinatorConfig, DriverConfig, SchedulerConfig, WorkerConfig};
 
-/// A state that something can be in, and what ends it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Bound {
-    /// What waits.
-    pub what: &'static str,
-    /// For how long at most.
-    pub bound: String,
-    /// Whose machine watches it.
-    pub owner: &'static str,
-    /// What happens then, and what the user sees.
-    pub then: &'static str,
-}
-
-impl Bound {
-    /// A row.
-    pub fn new(what: &'static str, bound: String, owner: &'static str, then: &'static str) -> Self {
-        Self { what, bound, owner, then }
-    }
-}
-
 /// A time, to be displayed.
 pub fn time(time: Duration) -> String {
     match time.as_millis() {
@@ -38,192 +18,79 @@ pub fn time(time: Duration) -> String {
     }
 }
 
-/// The bounds of requests, steps, stages, loads and plans.
-pub fn bounds() -> Vec<Bound> {
+/// The bounds of requests, steps, stages, loads and plans: what waits, for how long at most, whose machine
+/// watches it, and what happens then.
+pub fn rows() -> String {
     [of_requests(), of_steps(), of_instances()].concat()
 }
 
-fn of_requests() -> Vec<Bound> {
+fn of_requests() -> String {
     let driver = DriverConfig::default();
-    let idle = format!(
-        "{} (first token: + {} for each token of its history)",
-        time(driver.idle_deadline),
-        time(driver.prefill_deadline_per_token)
-    );
-    let setbacks = format!(
-        "{} of one kind in one placement without a token between them; of its grammar 1",
-        interrupt::SETBACKS_MAX
-    );
-    vec![
-        Bound::new(
-            "a request until it runs (placing, loading, queueing, also again where it was lost in a queue), since it came or loading \
-             last moved on, which it does for 15 min while a hub asks to wait",
-            format!(
-                "{}; of an answer that a lost node began `stream_pause_max`, where that is longer",
-                time(driver.queue_deadline)
-            ),
-            "driver",
-            "`Deadline` with what it waits for; streams see it as comment lines all the while",
-        ),
-        Bound::new(
-            "an answer between two signs of progress",
-            idle,
-            "driver",
-            "before its first token `Deadline`; behind it the answer is interrupted and computed again, and the third time without a \
-             token between them is `Deadline`",
-        ),
-        Bound::new(
-            "an answer that was interrupted once it ran, until its next token, without the time in which it is computed",
-            format!("`stream_pause_max`, {} unless set", time(driver.pause_max)),
-            "driver",
-            "`StageLost` with what was lost and what it waited for; streams see `: interrupted: …` all the while",
-        ),
-        Bound::new(
-            "an interrupted answer whose instance is no more",
-            time(interrupt::GONE_MAX),
-            "driver",
-            "`InstanceGone`: somebody unloaded it",
-        ),
-        Bound::new(
-            "failures of an answer's steps other than a lost stage",
-            setbacks,
-            "driver",
-            "the failure's own kind (`Device`, `OutOfMemory`, `Protocol`, `Constraint`)",
-        ),
-        Bound::new(
-            "an answer that was accepted before and finds a queue full",
-            time(SUBMIT_AGAIN_AFTER),
-            "driver",
-            "it asks again, within the bounds above",
-        ),
-        Bound::new(
-            "the last tokens after `SequenceEnded`",
-            time(LAST_TOKENS_WITHIN),
-            "driver",
-            "`Deadline` with how many arrived",
-        ),
-        Bound::new(
-            "a whole request without its pauses; all texts of one for vectors together, with them",
-            time(driver.overall_deadline),
-            "driver",
-            "`Deadline`",
-        ),
-    ]
+    format!(
+        "| a request until it runs (placing, loading, queueing, also again where it was lost in a queue), since it came or loading last moved on, which it does for 15 min while a hub asks to wait | {queue_deadline}; of an answer that a lost node began `stream_pause_max`, where that is longer | driver | `Deadline` with what it waits for; streams see it as comment lines all the while |\n\
+         | an answer between two signs of progress | {idle_deadline} (first token: + {prefill_deadline_per_token} for each token of its history) | driver | before its first token `Deadline`; behind it the answer is interrupted and computed again, and the third time without a token between them is `Deadline` |\n\
+         | an answer that was interrupted once it ran, until its next token, without the time in which it is computed | `stream_pause_max`, {pause_max} unless set | driver | `StageLost` with what was lost and what it waited for; streams see `: interrupted: …` all the while |\n\
+         | an interrupted answer whose instance is no more | {gone_max} | driver | `InstanceGone`: somebody unloaded it |\n\
+         | failures of an answer's steps other than a lost stage | {setbacks_max} of one kind in one placement without a token between them; of its grammar 1 | driver | the failure's own kind (`Device`, `OutOfMemory`, `Protocol`, `Constraint`) |\n\
+         | an answer that was accepted before and finds a queue full | {submit_again_after} | driver | it asks again, within the bounds above |\n\
+         | the last tokens after `SequenceEnded` | {last_tokens_within} | driver | `Deadline` with how many arrived |\n\
+         | a whole request without its pauses; all texts of one for vectors together, with them | {overall_deadline} | driver | `Deadline` |\n",
+        queue_deadline = time(driver.queue_deadline),
+        idle_deadline = time(driver.idle_deadline),
+        prefill_deadline_per_token = time(driver.prefill_deadline_per_token),
+        pause_max = time(driver.pause_max),
+        gone_max = time(interrupt::GONE_MAX),
+        setbacks_max = interrupt::SETBACKS_MAX,
+        submit_again_after = time(SUBMIT_AGAIN_AFTER),
+        last_tokens_within = time(LAST_TOKENS_WITHIN),
+        overall_deadline = time(driver.overall_deadline),
+    )
 }
 
-fn of_steps() -> Vec<Bound> {
+fn of_steps() -> String {
     let scheduler = SchedulerConfig::default();
-    let step = format!(
-        "{} + {} for each token; where four steps of its size came back, 8 times what they took, at least 2 s, or 200 times and \
-         at least 6 s where none had come back for 5 s",
-        time(scheduler.step_deadline),
-        time(scheduler.step_deadline_per_token)
-    );
-    let in_vain = format!("{} within {}", terms::TERMS_MAX, time(terms::WITHIN));
-    vec![
-        Bound::new(
-            "a step at the head of the pipeline",
-            step,
-            "scheduler",
-            "the term ends: running answers are interrupted and queued again, weights stay",
-        ),
-        Bound::new(
-            "a step on a graphics card, once the one in front of it is done",
-            format!("`step_max_s` + {} for each token", time(STEP_PER_TOKEN)),
-            "the card's node",
-            "its process is ended and started again: as a lost stage",
-        ),
-        Bound::new(
-            "step 0 of a term, once no stage is being loaded",
-            format!(
-                "{}; sooner where two answers, more than {} apart, name a link that an earlier term had",
-                time(opening::OPENING_MAX),
-                time(opening::LINK_MISSING_MAX)
-            ),
-            "scheduler",
-            "the instance is repaired: its answers stay interrupted meanwhile",
-        ),
-        Bound::new(
-            "pages that outlive a term, until a sequence begins with them",
-            format!("no bound in time, {PAGES_OF_TERM_MAX} pages; the oldest go when a step needs the room"),
-            "scheduler",
-            "their tokens are computed again",
-        ),
-        Bound::new(
-            "step 0 for a stage that is not there yet",
-            time(held::HOLD_MAX),
-            "the stage's node",
-            "`NotWired`: step 0 comes again after 250 ms",
-        ),
-        Bound::new("terms without a token", in_vain, "scheduler", "the instance is repaired"),
-    ]
+    format!(
+        "| a step at the head of the pipeline | {step_deadline} + {step_deadline_per_token} for each token; where four steps of its size came back, 8 times what they took, at least 2 s, or 200 times and at least 6 s where none had come back for 5 s | scheduler | the term ends: running answers are interrupted and queued again, weights stay |\n\
+         | a step on a graphics card, once the one in front of it is done | `step_max_s` + {step_per_token} for each token | the card's node | its process is ended and started again: as a lost stage |\n\
+         | step 0 of a term, once no stage is being loaded | {opening_max}; sooner where two answers, more than {link_missing_max} apart, name a link that an earlier term had | scheduler | the instance is repaired: its answers stay interrupted meanwhile |\n\
+         | pages that outlive a term, until a sequence begins with them | no bound in time, {PAGES_OF_TERM_MAX} pages; the oldest go when a step needs the room | scheduler | their tokens are computed again |\n\
+         | step 0 for a stage that is not there yet | {hold_max} | the stage's node | `NotWired`: step 0 comes again after 250 ms |\n\
+         | terms without a token | {terms_max} within {within} | scheduler | the instance is repaired |\n",
+        step_deadline = time(scheduler.step_deadline),
+        step_deadline_per_token = time(scheduler.step_deadline_per_token),
+        step_per_token = time(STEP_PER_TOKEN),
+        opening_max = time(opening::OPENING_MAX),
+        link_missing_max = time(opening::LINK_MISSING_MAX),
+        hold_max = time(held::HOLD_MAX),
+        terms_max = terms::TERMS_MAX,
+        within = time(terms::WITHIN),
+    )
 }
 
-fn of_instances() -> Vec<Bound> {
+fn of_instances() -> String {
     let (coordinator, worker) = (CoordinatorConfig::default(), WorkerConfig::default());
-    let again = format!("{} in a row, then {}", coordinator.replacements_max, time(survey::LOOK_LATER));
-    vec![
-        Bound::new(
-            "a load or fetch without a byte, where no hub asks to wait",
-            time(worker.stall_deadline),
-            "worker",
-            "it is cancelled and tried again after 1, 2, 4 … 30 s",
-        ),
-        Bound::new(
-            "a stage without progress in loading (15 min more while a hub asks to wait)",
-            time(coordinator.load_deadline),
-            "coordinator",
-            "it goes to another device; an instance that never served and has no other is given up with the reason",
-        ),
-        Bound::new(
-            "loads that a device refuses",
-            format!("{} in a row", coordinator.failed_loads_max),
-            "coordinator",
-            "the same",
-        ),
-        Bound::new(
-            "a device that failed a stage",
-            format!(
-                "{}, {} where it refused to load",
-                time(survey::AVOID_FAILED),
-                time(survey::AVOID_REFUSED)
-            ),
-            "coordinator",
-            "lost stages of that instance may go there again; at once where there is no other device",
-        ),
-        Bound::new(
-            "trouble on the same devices that blames none of them",
-            format!("{} times within {}", unblamed::TROUBLES_MAX, time(unblamed::WITHIN)),
-            "coordinator",
-            "one of the stages goes elsewhere, where another device takes it",
-        ),
-        Bound::new(
-            "placements of one instance that do not become ready",
-            again,
-            "coordinator",
-            "`waiting` with the reason meanwhile; one that never served is given up",
-        ),
-        Bound::new(
-            "an instance that fits nowhere",
-            format!(
-                "no bound; looked at after {}, then later and later up to {}, and when a node comes",
-                time(survey::LOOK_EVERY),
-                time(survey::LOOK_MAX)
-            ),
-            "coordinator",
-            "`waiting` with what is missing; `exo unload` ends it; its answers have the bound above",
-        ),
-        Bound::new(
-            "a plan, from the ask on",
-            time(coordinator.plan_deadline),
-            "coordinator",
-            "`Refused(NoPlan)`; for a replacement it is tried again after 5 s",
-        ),
-        Bound::new(
-            "members that a new coordinator has not heard",
-            time(coordinator.settle),
-            "coordinator",
-            "their stages are lost",
-        ),
-    ]
+    format!(
+        "| a load or fetch without a byte, where no hub asks to wait | {stall_deadline} | worker | it is cancelled and tried again after 1, 2, 4 … 30 s |\n\
+         | a stage without progress in loading (15 min more while a hub asks to wait) | {load_deadline} | coordinator | it goes to another device; an instance that never served and has no other is given up with the reason |\n\
+         | loads that a device refuses | {failed_loads_max} in a row | coordinator | the same |\n\
+         | a device that failed a stage | {avoid_failed}, {avoid_refused} where it refused to load | coordinator | lost stages of that instance may go there again; at once where there is no other device |\n\
+         | trouble on the same devices that blames none of them | {troubles_max} times within {within} | coordinator | one of the stages goes elsewhere, where another device takes it |\n\
+         | placements of one instance that do not become ready | {replacements_max} in a row, then {look_later} | coordinator | `waiting` with the reason meanwhile; one that never served is given up |\n\
+         | an instance that fits nowhere | no bound; looked at after {look_every}, then later and later up to {look_max}, and when a node comes | coordinator | `waiting` with what is missing; `exo unload` ends it; its answers have the bound above |\n\
+         | a plan, from the ask on | {plan_deadline} | coordinator | `Refused(NoPlan)`; for a replacement it is tried again after 5 s |\n\
+         | members that a new coordinator has not heard | {settle} | coordinator | their stages are lost |\n",
+        stall_deadline = time(worker.stall_deadline),
+        load_deadline = time(coordinator.load_deadline),
+        failed_loads_max = coordinator.failed_loads_max,
+        avoid_failed = time(survey::AVOID_FAILED),
+        avoid_refused = time(survey::AVOID_REFUSED),
+        troubles_max = unblamed::TROUBLES_MAX,
+        within = time(unblamed::WITHIN),
+        replacements_max = coordinator.replacements_max,
+        look_later = time(survey::LOOK_LATER),
+        look_every = time(survey::LOOK_EVERY),
+        look_max = time(survey::LOOK_MAX),
+        plan_deadline = time(coordinator.plan_deadline),
+        settle = time(coordinator.settle),
+    )
 }

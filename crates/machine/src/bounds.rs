@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use exo_cluster::bounds::{Bound, time};
+use exo_cluster::bounds::time;
 
 use crate::backups::{CLAIM_MAX, GIVEN_FOR, KEPT_FOR, LOST_WITHIN, REACHED_WITHIN};
 use crate::coordination::{ASK_MAX, ELECTION_MAX};
@@ -26,9 +26,9 @@ pub const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// The table, as Markdown.
 pub fn table() -> String {
-    let mut text = "| what | bound | who watches it | then |\n|---|---|---|---|\n".to_owned();
-    for Bound { what, bound, owner, then } in [
-        exo_cluster::bounds::bounds(),
+    [
+        "| what | bound | who watches it | then |\n|---|---|---|---|\n".to_owned(),
+        exo_cluster::bounds::rows(),
         of_links(),
         of_members(),
         of_coordinators(),
@@ -38,244 +38,108 @@ pub fn table() -> String {
         of_askers(),
     ]
     .concat()
-    {
-        text.push_str(&format!("| {what} | {bound} | {owner} | {then} |\n"));
-    }
-    text
 }
 
-fn of_links() -> Vec<Bound> {
-    vec![
-        Bound::new(
-            "a data message for a link that is not open",
-            time(held::WAIT_MAX),
-            "links",
-            "steps and tokens: the term ends or their answer is interrupted; others are repeated, or missed by a deadline",
-        ),
-        Bound::new("a link that is not accepted", time(OFFER_MAX), "links", "it is closed and dialled again"),
-        Bound::new(
-            "a link without a sign of life",
-            time(SILENCE_MAX),
-            "links",
-            "it is closed and dialled again",
-        ),
-        Bound::new(
-            "a control link without a sign of life beside a data link that lives",
-            time(OUTLIVED_MAX),
-            "links",
-            "the same, over the other transport first",
-        ),
-        Bound::new(
-            "a member without an open data link",
-            time(UNREACHED_AFTER),
-            "links",
-            "it is reported, and no placement puts the two beside each other",
-        ),
-        Bound::new(
-            "a key that two processes use",
-            format!("{} after only one of them was seen", time(APART_FOR)),
-            "links",
-            "that one is linked with again; until then neither is, and each is told",
-        ),
-    ]
+fn of_links() -> String {
+    format!(
+        "| a data message for a link that is not open | {wait_max} | links | steps and tokens: the term ends or their answer is interrupted; others are repeated, or missed by a deadline |\n\
+         | a link that is not accepted | {offer_max} | links | it is closed and dialled again |\n\
+         | a link without a sign of life | {silence_max} | links | it is closed and dialled again |\n\
+         | a control link without a sign of life beside a data link that lives | {outlived_max} | links | the same, over the other transport first |\n\
+         | a member without an open data link | {unreached_after} | links | it is reported, and no placement puts the two beside each other |\n\
+         | a key that two processes use | {apart_for} after only one of them was seen | links | that one is linked with again; until then neither is, and each is told |\n",
+        wait_max = time(held::WAIT_MAX),
+        offer_max = time(OFFER_MAX),
+        silence_max = time(SILENCE_MAX),
+        outlived_max = time(OUTLIVED_MAX),
+        unreached_after = time(UNREACHED_AFTER),
+        apart_for = time(APART_FOR),
+    )
 }
 
-fn of_members() -> Vec<Bound> {
+fn of_members() -> String {
     let members = exo_membership::Config::default();
-    vec![
-        Bound::new(
-            "a member that was suddenly disconnected",
-            format!("{}; at once where its ports refuse connections", time(members.declare_after_reset)),
-            "membership",
-            "it is lost: what it held is repaired",
-        ),
-        Bound::new("a member that is silent on both links", time(members.declare), "membership", "the same"),
-        Bound::new(
-            "a member of which no message comes while its data link lives",
-            time(members.declare_without_message),
-            "membership",
-            "the same",
-        ),
-        Bound::new(
-            "members that were never heard",
-            time(members.patience),
-            "membership",
-            "an election does not wait for them any longer",
-        ),
-    ]
+    format!(
+        "| a member that was suddenly disconnected | {declare_after_reset}; at once where its ports refuse connections | membership | it is lost: what it held is repaired |\n\
+         | a member that is silent on both links | {declare} | membership | the same |\n\
+         | a member of which no message comes while its data link lives | {declare_without_message} | membership | the same |\n\
+         | members that were never heard | {patience} | membership | an election does not wait for them any longer |\n",
+        declare_after_reset = time(members.declare_after_reset),
+        declare = time(members.declare),
+        declare_without_message = time(members.declare_without_message),
+        patience = time(members.patience),
+    )
 }
 
-fn of_coordinators() -> Vec<Bound> {
-    vec![
-        Bound::new(
-            "a question without a coordinator",
-            time(ELECTION_MAX),
-            "machine",
-            "the asker hears that there is none; a request asks again",
-        ),
-        Bound::new(
-            "an answer of the coordinator",
-            format!("{}, or the end of the control link to it", time(ASK_MAX)),
-            "machine",
-            "the asker hears that none came; a request asks again",
-        ),
-        Bound::new(
-            "an answer of the coordinator until a second member has it on its disk",
-            time(SECOND_HOLDER_MAX),
-            "machine",
-            "it goes out, and says that only one member has it",
-        ),
-        Bound::new(
-            "an elected coordinator until it has what only others have",
-            format!("{} for each, {} in all", time(CATCH_UP_MAX), time(CATCH_UP_ALL_MAX)),
-            "machine",
-            "it leads with what it has",
-        ),
-        Bound::new(
-            "a write of the log that the disk does not answer, of a coordinator or of one just elected",
-            format!("{} in which the node ran", time(LOG_WRITE_MAX)),
-            "machine",
-            "where another member is alive it leaves the lead to that one, and does not take it before its disk answers",
-        ),
-        Bound::new(
-            "a candidate that lacks entries of another one, until it claims",
-            format!("{} longer than the other", time(exo_membership::Config::default().patience)),
-            "membership",
-            "it leads, and takes in those entries first",
-        ),
-        Bound::new(
-            "a coordinator that sent an entry that cannot be",
-            time(DISTRUST_FOR),
-            "machine",
-            "it may be followed again; `exo status` says what it sent",
-        ),
-        Bound::new(
-            "a request of which there is no news",
-            time(WATCHED_EVERY),
-            "machine",
-            "the server hears that it is watched; without that for 150 s it ends the request itself",
-        ),
-    ]
+fn of_coordinators() -> String {
+    format!(
+        "| a question without a coordinator | {election_max} | machine | the asker hears that there is none; a request asks again |\n\
+         | an answer of the coordinator | {ask_max}, or the end of the control link to it | machine | the asker hears that none came; a request asks again |\n\
+         | an answer of the coordinator until a second member has it on its disk | {second_holder_max} | machine | it goes out, and says that only one member has it |\n\
+         | an elected coordinator until it has what only others have | {catch_up_max} for each, {catch_up_all_max} in all | machine | it leads with what it has |\n\
+         | a write of the log that the disk does not answer, of a coordinator or of one just elected | {log_write_max} in which the node ran | machine | where another member is alive it leaves the lead to that one, and does not take it before its disk answers |\n\
+         | a candidate that lacks entries of another one, until it claims | {patience} longer than the other | membership | it leads, and takes in those entries first |\n\
+         | a coordinator that sent an entry that cannot be | {distrust_for} | machine | it may be followed again; `exo status` says what it sent |\n\
+         | a request of which there is no news | {watched_every} | machine | the server hears that it is watched; without that for 150 s it ends the request itself |\n",
+        election_max = time(ELECTION_MAX),
+        ask_max = time(ASK_MAX),
+        second_holder_max = time(SECOND_HOLDER_MAX),
+        catch_up_max = time(CATCH_UP_MAX),
+        catch_up_all_max = time(CATCH_UP_ALL_MAX),
+        log_write_max = time(LOG_WRITE_MAX),
+        patience = time(exo_membership::Config::default().patience),
+        distrust_for = time(DISTRUST_FOR),
+        watched_every = time(WATCHED_EVERY),
+    )
 }
 
-fn of_devices() -> Vec<Bound> {
-    vec![
-        Bound::new(
-            "a write of the log that the disk of any member does not answer",
-            format!("{} in which the node ran", time(LOG_WRITE_MAX)),
-            "machine",
-            "its reports say so: it keeps the stages that it has, and plans leave it out until its disk answers",
-        ),
-        Bound::new(
-            "steps in which a device gave what is no number",
-            format!("2 within {}, of two requests with different prompts", time(non_finite::WITHIN)),
-            "machine",
-            "the device is in quarantine until `exo devices --retry`: the processor 10 min or until its node starts again, a card 10 min the first time and 6 h from then on; its stages go elsewhere",
-        ),
-        Bound::new(
-            "hidden rows that a stage keeps for when the one behind it is lost",
-            format!(
-                "no bound in time, {} MiB for a node, shared equally by its stages and by the sequences of each",
-                KEPT_ROWS_BYTES_MAX >> 20
-            ),
-            "stage",
-            "all stages compute the history again for which there are none",
-        ),
-    ]
+fn of_devices() -> String {
+    format!(
+        "| a write of the log that the disk of any member does not answer | {log_write_max} in which the node ran | machine | its reports say so: it keeps the stages that it has, and plans leave it out until its disk answers |\n\
+         | steps in which a device gave what is no number | 2 within {within}, of two requests with different prompts | machine | the device is in quarantine until `exo devices --retry`: the processor 10 min or until its node starts again, a card 10 min the first time and 6 h from then on; its stages go elsewhere |\n\
+         | hidden rows that a stage keeps for when the one behind it is lost | no bound in time, {kept_rows_mib} MiB for a node, shared equally by its stages and by the sequences of each | stage | all stages compute the history again for which there are none |\n",
+        log_write_max = time(LOG_WRITE_MAX),
+        within = time(non_finite::WITHIN),
+        kept_rows_mib = KEPT_ROWS_BYTES_MAX >> 20,
+    )
 }
 
-fn of_cut_off_nodes() -> Vec<Bound> {
-    vec![
-        Bound::new(
-            "a request or a question that needs a coordinator which others follow and this node does not hear",
-            format!(
-                "{} after this node noticed that others follow it; at once from then on",
-                time(CUT_OFF_AFTER)
-            ),
-            "machine",
-            "it is refused with who is to be asked instead",
-        ),
-        Bound::new(
-            "a request whose model only nodes compute to which this one has no data link",
-            format!(
-                "{} after the link was lost, and {} of its own",
-                time(CUT_OFF_AFTER),
-                time(LINK_TRIED_FOR)
-            ),
-            "machine",
-            "the same",
-        ),
-        Bound::new(
-            "a request whose model fits only over two members between which no data link is open",
-            format!("{} in which every plan came to that", time(CUT_OFF_AFTER)),
-            "machine",
-            "it is refused with their names",
-        ),
-    ]
+fn of_cut_off_nodes() -> String {
+    format!(
+        "| a request or a question that needs a coordinator which others follow and this node does not hear | {cut_off_after} after this node noticed that others follow it; at once from then on | machine | it is refused with who is to be asked instead |\n\
+         | a request whose model only nodes compute to which this one has no data link | {cut_off_after} after the link was lost, and {link_tried_for} of its own | machine | the same |\n\
+         | a request whose model fits only over two members between which no data link is open | {cut_off_after} in which every plan came to that | machine | it is refused with their names |\n",
+        cut_off_after = time(CUT_OFF_AFTER),
+        link_tried_for = time(LINK_TRIED_FOR),
+    )
 }
 
-fn of_copies() -> Vec<Bound> {
-    vec![
-        Bound::new(
-            "the copy of a request that nothing was told of",
-            time(KEPT_FOR),
-            "machine",
-            "it goes; the request cannot be gone on with any more",
-        ),
-        Bound::new(
-            "a claimed request whose node is not lost yet",
-            time(LOST_WITHIN),
-            "machine",
-            "the client hears that its node still answers it",
-        ),
-        Bound::new(
-            "a copy that was given to a node, until that one has a copy of its own elsewhere",
-            time(GIVEN_FOR),
-            "machine",
-            "it may be claimed again",
-        ),
-        Bound::new(
-            "the members' answers to a claim",
-            time(CLAIM_MAX),
-            "machine",
-            "the client hears that no member it reaches has the request",
-        ),
-        Bound::new(
-            "a member that was not heard since the node was started, of which a client claims a request",
-            format!("{} after the start", time(REACHED_WITHIN)),
-            "machine",
-            "it is not waited for",
-        ),
-    ]
+fn of_copies() -> String {
+    format!(
+        "| the copy of a request that nothing was told of | {kept_for} | machine | it goes; the request cannot be gone on with any more |\n\
+         | a claimed request whose node is not lost yet | {lost_within} | machine | the client hears that its node still answers it |\n\
+         | a copy that was given to a node, until that one has a copy of its own elsewhere | {given_for} | machine | it may be claimed again |\n\
+         | the members' answers to a claim | {claim_max} | machine | the client hears that no member it reaches has the request |\n\
+         | a member that was not heard since the node was started, of which a client claims a request | {reached_within} after the start | machine | it is not waited for |\n",
+        kept_for = time(KEPT_FOR),
+        lost_within = time(LOST_WITHIN),
+        given_for = time(GIVEN_FOR),
+        claim_max = time(CLAIM_MAX),
+        reached_within = time(REACHED_WITHIN),
+    )
 }
 
-fn of_askers() -> Vec<Bound> {
-    vec![
-        Bound::new(
-            "a change of the members that this node's disk has not taken",
-            format!("{} in which the node ran", time(LOG_WRITE_MAX)),
-            "machine",
-            "what is not signed is not done; what is signed is written until the disk is sure; who asked for it hears which: `deadline_exceeded`",
-        ),
-        Bound::new(
-            "a command or a question that this node answers alone, with what it signs and writes first",
-            time(ANSWER_MAX),
-            "node",
-            "`deadline_exceeded`; a change of the members goes on without its asker, who hears so",
-        ),
-        Bound::new(
-            "one that the coordinator answers, where the asker's own node is held up",
-            time(COORDINATOR_MAX),
-            "node",
-            "`deadline_exceeded`",
-        ),
-        Bound::new(
-            "a model of which no member has told yet",
-            format!("{} after the start of the node that is asked", time(HEARD_WITHIN)),
-            "node",
-            "it is unknown",
-        ),
-    ]
+fn of_askers() -> String {
+    format!(
+        "| a change of the members that this node's disk has not taken | {log_write_max} in which the node ran | machine | what is not signed is not done; what is signed is written until the disk is sure; who asked for it hears which: `deadline_exceeded` |\n\
+         | a command or a question that this node answers alone, with what it signs and writes first | {answer_max} | node | `deadline_exceeded`; a change of the members goes on without its asker, who hears so |\n\
+         | one that the coordinator answers, where the asker's own node is held up | {coordinator_max} | node | `deadline_exceeded` |\n\
+         | a model of which no member has told yet | {heard_within} after the start of the node that is asked | node | it is unknown |\n",
+        log_write_max = time(LOG_WRITE_MAX),
+        answer_max = time(ANSWER_MAX),
+        coordinator_max = time(COORDINATOR_MAX),
+        heard_within = time(HEARD_WITHIN),
+    )
 }
 
 #[cfg(test)]

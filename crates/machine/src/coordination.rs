@@ -352,10 +352,10 @@ impl NodeMachine {
                 "who coordinates cannot be kept, so this node neither leads nor follows until it can"
             }
             #[cfg(feature = "planted")]
-            Unwritten::Own(append) if self.has_bug(crate::planted::Bug::FailedIsWritten) => {
-                return self.feed_coordinator(CoordinatorInput::Appended(append));
+            Unwritten::Own(own) if self.has_bug(crate::planted::Bug::FailedIsWritten) => {
+                return self.feed_coordinator(CoordinatorInput::Appended(own.append));
             }
-            Unwritten::Own(append) => {
+            Unwritten::Own(OwnAppend { append, .. }) => {
                 self.log.fall_back(!self.writes.is_log_busy());
                 let failed = CoordinatorInput::AppendFailed { append, reason: reason.to_owned() };
                 self.feed_coordinator(failed);
@@ -366,7 +366,7 @@ impl NodeMachine {
                 self.feed_membership(exo_membership::Input::StepAside);
                 "the journal cannot be written"
             }
-            Unwritten::Followed | Unwritten::Replaced => {
+            Unwritten::Followed(_) | Unwritten::Replaced(_) => {
                 self.log.fall_back(!self.writes.is_log_busy());
                 if !self.writes.is_replacing() {
                     self.move_failed();
@@ -375,7 +375,7 @@ impl NodeMachine {
                 "the journal cannot be written"
             }
             Unwritten::Trust(write) => return self.trust_unwritten(write, failure),
-            Unwritten::Snapshot => {
+            Unwritten::Snapshot(_) => {
                 self.log.not_folded(self.now.time + FOLD_AGAIN);
                 "the journal is not folded; it goes on growing"
             }

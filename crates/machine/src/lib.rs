@@ -200,7 +200,7 @@ pub struct NodeMachine {
     /// Instances whose refused loads were told to those who waited.
     refusals_told: Vec<InstanceId>,
 
-    /// When this run of the node began.
+    /// When the window for strangers nearby ends, by the time for which this node ran.
     window_ends: Time,
     /// When the coordinator may next record that the join window is over.
     shut_window_at: Time,

@@ -99,21 +99,9 @@ pub(crate) enum Written {
     Addresses,
 }
 
-/// What a write was for that did not happen.
+/// What a write is for that is on its way, or did not happen.
 #[derive(Debug)]
 pub(crate) enum Unwritten {
-    Epoch(Epoch),
-    /// To be refused by its asker; the log's planned end falls back.
-    Own(AppendId),
-    Followed,
-    Replaced,
-    Trust(TrustWrite),
-    Snapshot,
-    Addresses,
-}
-
-#[derive(Debug)]
-enum Waiting {
     Epoch(Epoch),
     Own(OwnAppend),
     Followed(FollowedAppend),
@@ -128,48 +116,48 @@ enum Waiting {
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     last: PersistId,
-    waiting: BTreeMap<PersistId, (Time, Waiting)>,
+    waiting: BTreeMap<PersistId, (Time, Unwritten)>,
     /// The write that a notice has been given of.
     told: PersistId,
 }
 
 impl Writes {
     pub(crate) fn epoch(&mut self, now: Time, epoch: Epoch, out: &mut Vec<Effect>) {
-        self.begin(now, Write::Epoch(epoch), Waiting::Epoch(epoch), out);
+        self.begin(now, Write::Epoch(epoch), Unwritten::Epoch(epoch), out);
     }
 
     pub(crate) fn own(&mut self, now: Time, append: OwnAppend, out: &mut Vec<Effect>) {
         let write = Write::Append { after: append.before, entries: append.entries.clone() };
-        self.begin(now, write, Waiting::Own(append), out);
+        self.begin(now, write, Unwritten::Own(append), out);
     }
 
     pub(crate) fn followed(&mut self, now: Time, append: FollowedAppend, out: &mut Vec<Effect>) {
         let write = Write::Append { after: append.before, entries: append.entries.clone() };
-        self.begin(now, write, Waiting::Followed(append), out);
+        self.begin(now, write, Unwritten::Followed(append), out);
     }
 
     pub(crate) fn replace(&mut self, now: Time, replaced: Replaced, out: &mut Vec<Effect>) {
         let Replaced { head, ancestors, state } = &replaced;
         let (ancestors, state) = (ancestors.clone(), std::sync::Arc::new(state.clone()));
         let write = Write::Replace { head: *head, ancestors, state };
-        self.begin(now, write, Waiting::Replaced(replaced), out);
+        self.begin(now, write, Unwritten::Replaced(replaced), out);
     }
 
     pub(crate) fn trust(&mut self, now: Time, trust: TrustWrite, out: &mut Vec<Effect>) {
         let entries = trust.log.entries().map(Entry::encode).collect();
-        self.begin(now, Write::Trust(entries), Waiting::Trust(trust), out);
+        self.begin(now, Write::Trust(entries), Unwritten::Trust(trust), out);
     }
 
     pub(crate) fn snapshot(&mut self, now: Time, head: LogHead, state: State, out: &mut Vec<Effect>) {
         let write = Write::Snapshot { head, state: std::sync::Arc::new(state) };
-        self.begin(now, write, Waiting::Snapshot(head), out);
+        self.begin(now, write, Unwritten::Snapshot(head), out);
     }
 
     pub(crate) fn addresses(&mut self, now: Time, write: Write, out: &mut Vec<Effect>) {
-        self.begin(now, write, Waiting::Addresses, out);
+        self.begin(now, write, Unwritten::Addresses, out);
     }
 
-    fn begin(&mut self, now: Time, write: Write, waiting: Waiting, out: &mut Vec<Effect>) {
+    fn begin(&mut self, now: Time, write: Write, waiting: Unwritten, out: &mut Vec<Effect>) {
         self.last = PersistId(self.last.0 + 1);
         self.waiting.insert(self.last, (now, waiting));
         out.push(Effect::Persist { id: self.last, write });
@@ -187,18 +175,19 @@ impl Writes {
 
     /// Since when entries and logs are on their way.
     fn of_log(&self) -> impl Iterator<Item = Time> {
-        let is_log = |w: &Waiting| matches!(w, Waiting::Own(_) | Waiting::Followed(_) | Waiting::Replaced(_));
+        let is_log =
+            |w: &Unwritten| matches!(w, Unwritten::Own(_) | Unwritten::Followed(_) | Unwritten::Replaced(_));
         self.waiting.values().filter(move |(_, waiting)| is_log(waiting)).map(|(since, _)| *since)
     }
 
     /// Whether another's log is on its way in place of this node's.
     pub(crate) fn is_replacing(&self) -> bool {
-        self.waiting.values().any(|(_, waiting)| matches!(waiting, Waiting::Replaced(_)))
+        self.waiting.values().any(|(_, waiting)| matches!(waiting, Unwritten::Replaced(_)))
     }
 
     /// Whether the log of trust is on its way.
     pub(crate) fn is_trust_busy(&self) -> bool {
-        self.waiting.values().any(|(_, waiting)| matches!(waiting, Waiting::Trust(_)))
+        self.waiting.values().any(|(_, waiting)| matches!(waiting, Unwritten::Trust(_)))
     }
 
     /// Writes that have no answer yet.
@@ -228,21 +217,21 @@ impl Writes {
         };
         Some(match result {
             Ok(()) => Ok(waiting.written()),
-            Err(failure) => Err((waiting.unwritten(), failure)),
+            Err(failure) => Err((waiting, failure)),
         })
     }
 
     /// A planted bug: the coordinator's entries count as written when they are only asked for.
     #[cfg(feature = "planted")]
     pub(crate) fn answered_early(&mut self) -> Option<Written> {
-        let (id, _) = self.waiting.iter().find(|(_, (_, w))| matches!(w, Waiting::Own(_)))?;
+        let (id, _) = self.waiting.iter().find(|(_, (_, w))| matches!(w, Unwritten::Own(_)))?;
         let (id, since) = (*id, Time::ZERO);
-        let (_, waiting) = self.waiting.insert(id, (since, Waiting::Addresses))?;
+        let (_, waiting) = self.waiting.insert(id, (since, Unwritten::Addresses))?;
         Some(waiting.written())
     }
 }
 
-impl Waiting {
+impl Unwritten {
     fn written(self) -> Written {
         match self {
             Self::Epoch(epoch) => Written::Epoch(Durable(epoch)),
@@ -252,18 +241,6 @@ impl Waiting {
             Self::Trust(trust) => Written::Trust(Durable(trust)),
             Self::Snapshot(head) => Written::Snapshot(head),
             Self::Addresses => Written::Addresses,
-        }
-    }
-
-    fn unwritten(self) -> Unwritten {
-        match self {
-            Self::Epoch(epoch) => Unwritten::Epoch(epoch),
-            Self::Own(append) => Unwritten::Own(append.append),
-            Self::Followed(_) => Unwritten::Followed,
-            Self::Replaced(_) => Unwritten::Replaced,
-            Self::Trust(trust) => Unwritten::Trust(trust),
-            Self::Snapshot(_) => Unwritten::Snapshot,
-            Self::Addresses => Unwritten::Addresses,
         }
     }
 }
@@ -301,7 +278,10 @@ mod tests {
         );
         assert!(writes.is_log_busy());
         let answer = writes.answered(PersistId(1), Err(failure()));
-        assert!(matches!(answer, Some(Err((Unwritten::Own(AppendId(7)), _)))), "{answer:?}");
+        assert!(
+            matches!(answer, Some(Err((Unwritten::Own(OwnAppend { append: AppendId(7), .. }), _)))),
+            "{answer:?}"
+        );
         assert!(!writes.is_log_busy());
     }
 

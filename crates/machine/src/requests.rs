@@ -483,10 +483,8 @@ impl NodeMachine {
         }
         self.instances = Arc::new(instances);
         self.check_unanswered();
-        let (ids, instances): (Vec<_>, _) = (self.drivers.keys().copied().collect(), self.instances.clone());
-        for id in ids {
-            self.feed_driver(id, DriverInput::Instances(instances.to_vec()));
-        }
+        let instances = self.instances.clone();
+        self.feed_drivers(|| DriverInput::Instances(instances.to_vec()));
         self.tell_failed();
         #[cfg(feature = "planted")]
         if self.config.planted == Some(crate::planted::Bug::ForgottenTrouble) {

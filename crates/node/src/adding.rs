@@ -10,25 +10,9 @@ use exo_types::ModelId;
 use crate::library::Library;
 use crate::library_error::LibraryError;
 
-/// Hashes a file or folder, opens it, and gives it its name.
+/// Hashes a file or folder, opens it, so that a model that cannot run is refused here and not at its first
+/// request, and gives it its name.
 pub async fn add(
-    library: &Arc<Library>,
-    path: PathBuf,
-    name: Option<String>,
-) -> Result<ModelRecord, LibraryError> {
-    let record = add_without_name(library, path, name).await?;
-    takes_name(library, record.id).await
-}
-
-/// Gives a model that was opened its name, which another commit of it may have had.
-pub async fn takes_name(library: &Library, id: ModelId) -> Result<ModelRecord, LibraryError> {
-    let store = library.store().clone();
-    Ok(tokio::task::spawn_blocking(move || store.takes_name(id)).await??)
-}
-
-/// Hashes a file or folder, and opens it, so that a model that cannot run is refused here and not at its
-/// first request.
-async fn add_without_name(
     library: &Arc<Library>,
     path: PathBuf,
     name: Option<String>,
@@ -37,7 +21,14 @@ async fn add_without_name(
         Some(name) => store.add_path_as(&path, name, &mut |_, _| {}),
         None => store.add_path(&path, &mut |_, _| {}),
     };
-    add_and_open(library, add).await
+    let record = add_and_open(library, add).await?;
+    takes_name(library, record.id).await
+}
+
+/// Gives a model that was opened its name, which another commit of it may have had.
+pub async fn takes_name(library: &Library, id: ModelId) -> Result<ModelRecord, LibraryError> {
+    let store = library.store().clone();
+    Ok(tokio::task::spawn_blocking(move || store.takes_name(id)).await??)
 }
 
 /// The same for what was just fetched, without a name yet: what the fetch has hashed is not read again.

@@ -110,7 +110,7 @@ pub enum AskedOf {
     Model(ModelId),
     /// Of a model of a hub that it is to fetch them from.
     Relayed(ModelId),
-    /// Of the file with this SHA-256 that it is fetching whole: its blocks.
+    /// Of the file with this SHA-256 that it is fetching whole: its blocks, which are as long as the chunks.
     PartialFile([u8; 32]),
 }
 
@@ -170,18 +170,6 @@ pub struct PeerChunks {
     pub coming: BTreeSet<ChunkRef>,
     /// What its fetches under way are for, held or not, where it asks the hub itself.
     pub wanted: Vec<ChunkRun>,
-}
-
-/// How chunks are asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChunkSource {
-    /// What the holder has.
-    Disk,
-    /// What it may fetch from a hub for this.
-    Hub,
-    /// What it has of the file with this SHA-256, which it is fetching whole: blocks that are as long as the
-    /// chunks.
-    Pulled([u8; 32]),
 }
 
 /// How a fetch of chunks goes.
@@ -377,17 +365,12 @@ impl Fetcher {
         &mut self,
         partial: &Arc<PartialModel>,
         share: &ChunkShare<'_>,
-        from: ChunkSource,
+        of: AskedOf,
         refused: NoteRefused<'_>,
         progress: &mut (dyn FnMut(FetchProgress) + Send),
     ) -> Result<(), FetchError> {
         (self.received_bytes, self.received_in) = (0, Duration::ZERO);
         let manifest: &Manifest = partial.manifest();
-        let of = match from {
-            ChunkSource::Disk => AskedOf::Model(partial.id()),
-            ChunkSource::Hub => AskedOf::Relayed(partial.id()),
-            ChunkSource::Pulled(sha256) => AskedOf::PartialFile(sha256),
-        };
         let mut asked = AskedChunks::new(of, manifest, share);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
             let was_here = partial.has_chunk(chunk);
@@ -660,7 +643,8 @@ mod tests {
         let mut fetcher = member.dialled().await;
         let all = SharedChunks::new(&all);
         let note = &mut |chunk, error| refused.note(Instant::now(), chunk, error);
-        let fetched = fetcher.chunks(&partial, &all.whole(), ChunkSource::Disk, note, &mut |_| {}).await;
+        let of = AskedOf::Model(partial.id());
+        let fetched = fetcher.chunks(&partial, &all.whole(), of, note, &mut |_| {}).await;
         (fetched, partial.held_chunks().iter().map(|chunk| chunk.index).collect(), refused)
     }
 
@@ -726,9 +710,9 @@ mod tests {
             member.dialled().await.checks().await.err(),
             {
                 let mut fetcher = member.dialled().await;
-                let (all, from) = (SharedChunks::new(&[first]), ChunkSource::Disk);
+                let (all, of) = (SharedChunks::new(&[first]), AskedOf::Model(model));
                 let note = &mut |_: ChunkRef, error: FetchError| -> Result<(), FetchError> { Err(error) };
-                fetcher.chunks(&partial, &all.whole(), from, note, &mut |_| {}).await.err()
+                fetcher.chunks(&partial, &all.whole(), of, note, &mut |_| {}).await.err()
             },
         ];
         for (number, error) in errors.into_iter().enumerate() {
@@ -754,7 +738,8 @@ mod tests {
         let (mut refused, mut fetcher) = (RefusedChunks::default(), member.dialled().await);
         let all = SharedChunks::new(&all);
         let note = &mut |chunk, error| refused.note(Instant::now(), chunk, error);
-        let fetched = fetcher.chunks(&partial, &all.whole(), ChunkSource::Disk, note, &mut |_| {}).await;
+        let of = AskedOf::Model(partial.id());
+        let fetched = fetcher.chunks(&partial, &all.whole(), of, note, &mut |_| {}).await;
         assert!(matches!(fetched, Err(FetchError::TooManyRefused { .. })), "{fetched:?}");
         assert_eq!(partial.held_bytes(), 0);
     }

@@ -11,8 +11,8 @@
 //! fresh one.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use exo_stdx::Mutex;
 use exo_transport::JoinChannel;
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
@@ -76,12 +76,12 @@ impl Numbers {
         kind: u8,
     ) -> Result<Agreed, ExchangeError> {
         let peer = channel.peer;
-        let kept = lock(&self.asked).get(peer);
+        let kept = self.asked.lock().get(peer);
         let own = kept.map_or_else(random, |(own, _)| Ok(own))?;
         send(channel, kind, &Drawn(commitment(&own, me, peer))).await?;
         let Drawn(theirs) = receive(channel, kind).await?;
         if kept.is_some_and(|(_, before)| before != theirs) {
-            lock(&self.asked).forget(peer);
+            self.asked.lock().forget(peer);
             return Err(ExchangeError::NewNumber);
         }
         send(channel, kind, &Drawn(own)).await?;
@@ -90,7 +90,7 @@ impl Numbers {
 
     /// The other side has answered the question behind them, so it has kept its own.
     pub(crate) fn keep(&self, peer: NodeId, agreed: &Agreed) {
-        lock(&self.asked).keep(peer, agreed.numbers);
+        self.asked.lock().keep(peer, agreed.numbers);
     }
 
     /// The side that lets in, to which `first` was said.
@@ -103,20 +103,16 @@ impl Numbers {
     ) -> Result<String, ExchangeError> {
         let peer = channel.peer;
         let Drawn(committed) = read("a number for the words", first)?;
-        let kept = lock(&self.answered).get(peer).filter(|(_, before)| *before == committed);
+        let kept = self.answered.lock().get(peer).filter(|(_, before)| *before == committed);
         let own = kept.map_or_else(random, |(own, _)| Ok(own))?;
         send(channel, kind, &Drawn(own)).await?;
         let Drawn(theirs) = receive(channel, kind).await?;
         if commitment(&theirs, peer, me) != committed {
             return Err(ExchangeError::OtherNumber);
         }
-        lock(&self.answered).keep(peer, (own, committed));
+        self.answered.lock().keep(peer, (own, committed));
         Ok(words((peer, theirs), (me, own)))
     }
-}
-
-fn lock(kept: &Mutex<NumbersByNode>) -> MutexGuard<'_, NumbersByNode> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn random() -> Result<[u8; 32], NoRandom> {

@@ -2,12 +2,13 @@
 //! or a request of this node had placed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_accelerators::chain;
 use exo_api::{CheckState, ClusterView, InstanceState, ModelCheckView};
 use exo_machine::{Answer, Question, Resolved};
+use exo_stdx::Mutex;
 use exo_types::{InstanceId, ModelId};
 use tokio::sync::watch;
 
@@ -52,10 +53,6 @@ struct AwaitedInstance {
     was_ready: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Checks {
     pub fn new(node: EventSender, library: Arc<Library>, view: watch::Receiver<ClusterView>) -> Self {
         Self { node, library, view, all: Mutex::default(), awaited: Awaited::default() }
@@ -63,7 +60,7 @@ impl Checks {
 
     /// Those under way, and the last results.
     pub fn so_far(&self) -> Vec<ModelCheckView> {
-        lock(&self.all).values().cloned().collect()
+        self.all.lock().values().cloned().collect()
     }
 
     /// Has what comes from a hub checked when it is ready as this instance, once for all who say so: as
@@ -113,7 +110,7 @@ impl Checks {
             message: None,
         };
         {
-            let mut all = lock(&self.all);
+            let mut all = self.all.lock();
             if let Some(running) = all.get(&resolved.id).filter(|check| check.state == CheckState::Running) {
                 return running.clone();
             }
@@ -129,7 +126,7 @@ impl Checks {
             let over = checks.over(began, outcome);
             tracing::info!(target: "events::model_check", model = %resolved.id, state = ?over.state, "checked");
             let is_answer = matches!(over.state, CheckState::Differs | CheckState::Matches);
-            lock(&checks.all).insert(resolved.id, over);
+            checks.all.lock().insert(resolved.id, over);
             if is_answer {
                 // Which raises the alert, or ends it.
                 crate::library::eviction::list_again(&checks.node).await;
@@ -170,7 +167,7 @@ impl Awaited {
     /// Notes the instance. True if it is the caller who waits for it now: not if it is noted already, and not
     /// if somebody waits for the model, who then waits for this instance in place of the one before.
     fn begin(&self, model: ModelId, instance: InstanceId) -> bool {
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         let before = all.get(&model).copied();
         if before.is_some_and(|noted| noted.instance == instance) {
             return false;
@@ -184,12 +181,12 @@ impl Awaited {
     }
 
     fn end(&self, model: ModelId) {
-        lock(&self.all).remove(&model);
+        self.all.lock().remove(&model);
     }
 
     /// The model is not awaited any more, unless another instance was noted meanwhile. True if it is not.
     fn end_of(&self, model: ModelId, instance: InstanceId) -> bool {
-        let mut all = lock(&self.all);
+        let mut all = self.all.lock();
         let is_other = all.get(&model).is_some_and(|noted| noted.instance != instance);
         if !is_other {
             all.remove(&model);
@@ -206,11 +203,11 @@ impl Awaited {
         is_shown: impl Fn(&V, InstanceId) -> bool,
     ) -> Option<InstanceId> {
         loop {
-            let noted = lock(&self.all).get(&model)?.instance;
+            let noted = self.all.lock().get(&model)?.instance;
             let mut ready = None;
             // Looked at and noted as ready at once: an instance noted in between would be no one's.
             let is_ready = |view: &V| {
-                let mut all = lock(&self.all);
+                let mut all = self.all.lock();
                 let noted = all.get_mut(&model).filter(|noted| is_shown(view, noted.instance));
                 ready = noted.map(|noted| {
                     noted.was_ready = true;
@@ -304,9 +301,9 @@ mod tests {
         for n in 0..KEPT_MAX {
             assert!(awaited.begin(model(n), InstanceId(1)));
         }
-        lock(&awaited.all).get_mut(&model(3)).unwrap().was_ready = true;
+        awaited.all.lock().get_mut(&model(3)).unwrap().was_ready = true;
         assert!(awaited.begin(model(KEPT_MAX), InstanceId(1)));
-        let left = lock(&awaited.all).len();
+        let left = awaited.all.lock().len();
         assert!(left == KEPT_MAX && !awaited.begin(model(0), InstanceId(1)));
         assert!(awaited.begin(model(3), InstanceId(1)));
     }

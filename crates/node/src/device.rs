@@ -1,7 +1,5 @@
 //! The devices that a node computes on, as configured. Accelerators are opened in a worker's process.
 
-use std::path::PathBuf;
-
 use exo_accelerators::{
     Backend, Candidate, CardSelection, ChooseError, DeviceAsk, InProcess, Message, ProcessorOptions,
     Surveyor, TYPE_BYTES_MIN,
@@ -157,24 +155,12 @@ pub fn processor(config: &NodeConfig, host: &dyn Host) -> Result<Opened, Failure
     Ok((device, facts))
 }
 
-/// Measures what the processor does with types of weights, when a model has enough of them.
-pub struct TypeMeter {
-    data_dir: PathBuf,
-    options: ProcessorOptions,
-}
-
-impl TypeMeter {
-    /// As the node uses its processor.
-    pub fn of(config: &NodeConfig) -> Self {
-        Self { data_dir: config.data_dir.clone(), options: processor_options(config) }
-    }
-
-    /// Measures those that are not known, about a second each; all that is known then. Blocks.
-    pub fn measure(self, types: &TypeBytes) -> Vec<TypeRates> {
-        let is_large = |(_, bytes): &&(DType, u64)| *bytes >= TYPE_BYTES_MIN;
-        let wanted: Vec<DType> = types.0.iter().filter(is_large).map(|(dtype, _)| *dtype).collect();
-        exo_accelerators::measure_types(&self.data_dir, &self.options, &wanted)
-    }
+/// Measures what the processor does with types of weights that a model has enough of, those that are not
+/// known, about a second each; all that is known then. Blocks.
+pub fn measure_types(config: &NodeConfig, types: &TypeBytes) -> Vec<TypeRates> {
+    let is_large = |(_, bytes): &&(DType, u64)| *bytes >= TYPE_BYTES_MIN;
+    let wanted: Vec<DType> = types.0.iter().filter(is_large).map(|(dtype, _)| *dtype).collect();
+    exo_accelerators::measure_types(&config.data_dir, &processor_options(config), &wanted)
 }
 
 /// What a user should know who asked for more threads than there are processors.

@@ -1,10 +1,10 @@
 //! Dialling one node at all of its addresses: side by side, and the first that answers counts.
 
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exo_machine::{ADDRESSES_APART, TRANSPORTS_APART};
+use exo_stdx::Mutex;
 use exo_transport::{Channel, DialError, Endpoint};
 use exo_types::{NodeId, Transport};
 use futures_util::StreamExt;
@@ -61,12 +61,12 @@ pub async fn dial(
         Ok(_) => {}
         Err(_) => keep(why, DialError::Timeout { addr, within }),
     }
-    kept.into_inner().unwrap_or_else(PoisonError::into_inner).map(Err)
+    kept.into_inner().map(Err)
 }
 
 /// The last of those that tell most.
 fn keep(why: &Mutex<Option<DialError>>, error: DialError) {
-    let mut kept = why.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut kept = why.lock();
     if kept.as_ref().is_none_or(|kept| tells(kept) <= tells(&error)) {
         *kept = Some(error);
     }

@@ -17,7 +17,7 @@ mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_api::{
@@ -27,8 +27,8 @@ use exo_api::{
 };
 use exo_cluster::wire::PullReport;
 use exo_hub::{Cancel, Client, HubError, KeptDownloads, Memory, Reference, RegistryReference, Settings};
-use exo_stdx::unix_s;
-use exo_types::ModelId;
+use exo_stdx::{Mutex, unix_s};
+use exo_types::{ModelId, NodeId};
 use tokio::sync::{Semaphore, watch};
 
 pub use self::register::check_opens;
@@ -71,19 +71,15 @@ pub struct DownloadsInner {
     node: EventSender,
     host: Arc<dyn Host>,
     view: watch::Receiver<ClusterView>,
-    data_dir: PathBuf,
     /// The folder of fetched models.
     root: PathBuf,
-    node_id: String,
-    node_name: String,
-    /// Whether the list is kept in a file.
-    is_kept: bool,
+    node_id: NodeId,
     pulls: Mutex<Pulls>,
     /// Held while the list is written: whoever only looks at it does not wait for the disk.
     saving: Mutex<()>,
     changes: watch::Sender<()>,
     turns: Semaphore,
-    /// What is placed is planned with.
+    /// The node's settings.
     config: NodeConfig,
     meters: Arc<Meters>,
 }
@@ -92,20 +88,6 @@ pub struct DownloadsInner {
 struct Pulls {
     last_id: u64,
     by_id: BTreeMap<u64, Arc<Pull>>,
-}
-
-/// What a list of downloads is made with.
-pub struct DownloadsParts {
-    pub library: Arc<Library>,
-    pub node: EventSender,
-    pub host: Arc<dyn Host>,
-    pub view: watch::Receiver<ClusterView>,
-    pub data_dir: PathBuf,
-    pub node_id: String,
-    pub node_name: String,
-    pub config: NodeConfig,
-    pub meters: Arc<Meters>,
-    pub stop: watch::Receiver<bool>,
 }
 
 impl NodeDownloads {
@@ -126,19 +108,23 @@ impl NodeDownloads {
     }
 
     /// The list as an earlier run of the node left it; what was not paused goes on.
-    pub fn new(parts: DownloadsParts) -> Self {
-        let DownloadsParts { library, node, host, view, data_dir, node_id, node_name, config, meters, stop } =
-            parts;
+    pub fn new(
+        library: Arc<Library>,
+        node: EventSender,
+        host: Arc<dyn Host>,
+        view: watch::Receiver<ClusterView>,
+        node_id: NodeId,
+        config: NodeConfig,
+        meters: Arc<Meters>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
         let shared = Arc::new(DownloadsInner {
             library,
             node,
             host,
             view,
-            root: data_dir.join("hub"),
-            data_dir,
+            root: config.data_dir.join("hub"),
             node_id,
-            node_name,
-            is_kept: !config.is_private,
             pulls: Mutex::default(),
             saving: Mutex::default(),
             changes: watch::Sender::new(()),
@@ -147,7 +133,7 @@ impl NodeDownloads {
             meters,
         });
         let downloads = Self { shared, stop };
-        if downloads.shared.is_kept {
+        if downloads.shared.is_kept() {
             for saved in saved::read(&downloads.shared.root).into_iter().take(UNDER_WAY_MAX) {
                 downloads.go_on(saved);
             }
@@ -184,7 +170,7 @@ impl NodeDownloads {
         };
         let waits = saved.is_paused || saved.failed.is_some();
         let wish = if waits { DownloadCommand::Pause } else { DownloadCommand::Run };
-        let mut pulls = self.shared.lock();
+        let mut pulls = self.shared.pulls.lock();
         self.shared.begin(&mut pulls, reference, request, Some(saved), wish, self.stop.clone());
     }
 
@@ -216,7 +202,7 @@ impl NodeDownloads {
     }
 
     fn begin_or_go_on(&self, reference: Reference, request: PullRequest) -> Result<PullView, AdminError> {
-        let mut pulls = self.shared.lock();
+        let mut pulls = self.shared.pulls.lock();
         let whole = reference.whole();
         let same: Vec<(u64, Arc<Pull>)> = pulls
             .by_id
@@ -256,7 +242,7 @@ impl NodeDownloads {
     fn find(&self, id: &str) -> Result<Arc<Pull>, AdminError> {
         let missing = || AdminError::NotFound { what: "download", name: exo_types::printable(id, 40) };
         let number: u64 = id.parse().map_err(|_| missing())?;
-        self.shared.lock().by_id.get(&number).cloned().ok_or_else(missing)
+        self.shared.pulls.lock().by_id.get(&number).cloned().ok_or_else(missing)
     }
 
     /// Wishes something of a download that is not done.
@@ -323,19 +309,19 @@ impl DownloadsInner {
                 known = fits::known_in_layers(&self.node, self.library.store().clone(), &hub.repo).await?;
             }
             _ => {
-                let node = self.node_id.parse().ok();
-                fetches = node.map(|node| FetchesHere { node, root: self.root.clone() });
+                fetches = Some(FetchesHere { node: self.node_id, root: self.root.clone() });
             }
         }
         Ok(FitsCluster { known: Arc::new(known), fetches, ..cluster })
     }
 
     fn list(&self) -> Vec<PullView> {
-        self.lock().by_id.values().map(|pull| pull.view()).collect()
+        self.pulls.lock().by_id.values().map(|pull| pull.view()).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Pulls> {
-        self.pulls.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Whether the list is kept in a file.
+    fn is_kept(&self) -> bool {
+        !self.config.is_private
     }
 
     /// Tells who watches.
@@ -351,19 +337,19 @@ impl DownloadsInner {
 
     /// Writes the list of what is not over.
     fn save(&self) {
-        if !self.is_kept {
+        if !self.is_kept() {
             return;
         }
         // From before the look at the list, or of two writers the one with the older list may be the last.
-        let _turn = self.saving.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = self.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
+        let _turn = self.saving.lock();
+        let all = self.pulls.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
         if let Err(error) = saved::write(&self.root, all) {
             tracing::warn!(%error, "the list of downloads cannot be written; after a restart they have to be asked for again");
         }
     }
 
     fn settings(&self) -> Result<Settings, HubError> {
-        hub_settings(&*self.host, &self.data_dir)
+        hub_settings(&*self.host, &self.config.data_dir)
     }
 
     /// What a model may take: of each node that is there its largest device, less a tenth.
@@ -417,32 +403,15 @@ impl DownloadsInner {
                 (false, DownloadCommand::Pause) => PullState::Paused,
                 (false, _) => PullState::Queued,
             },
-            node: self.node_id.clone(),
-            node_name: self.node_name.clone(),
+            node: self.node_id.to_full(),
+            node_name: self.config.name.clone(),
             source,
             label: pinned.as_ref().and_then(|p| p.label.clone()),
-            reason: None,
             commit: pinned.as_ref().and_then(|p| p.commit.clone()),
-            licence: None,
-            terms: None,
-            file: None,
-            files: 0,
-            verified_bytes: 0,
-            received_bytes: 0,
-            total_bytes: None,
-            ranges: 0,
-            bytes_per_s: None,
-            seconds_left: None,
-            model: None,
-            path: None,
-            was_here: false,
-            is_verified: None,
-            removed: Vec::new(),
-            replaced: None,
-            sources: Vec::new(),
             error: failed.as_ref().map(|(error, _)| error.clone()),
             hint: failed.and_then(|(_, hint)| hint),
             started_unix_s: pinned.as_ref().map_or_else(unix_s, |p| p.started_unix_s),
+            ..PullView::default()
         };
         let pull = Arc::new(Pull::new(view, reference, request, pinned, wish));
         pulls.by_id.insert(id, pull.clone());
@@ -521,7 +490,7 @@ impl Downloads for NodeDownloads {
                     tokio::time::sleep(WATCH_EVERY).await;
                 }
                 changes.changed().await.ok()?;
-                let list = shared.lock().by_id.values().map(|pull| pull.view()).collect();
+                let list = shared.pulls.lock().by_id.values().map(|pull| pull.view()).collect();
                 Some((list, (shared, changes, false)))
             },
         ))
@@ -549,7 +518,7 @@ impl Downloads for NodeDownloads {
                 if waited.is_err() {
                     tracing::warn!(id, seconds = END_MAX.as_secs(), "a download has not ended yet");
                 }
-                shared.lock().by_id.retain(|_, listed| !Arc::ptr_eq(listed, &pull));
+                shared.pulls.lock().by_id.retain(|_, listed| !Arc::ptr_eq(listed, &pull));
                 shared.save_soon();
                 shared.changed();
             });
@@ -595,14 +564,14 @@ impl Downloads for NodeDownloads {
             let work = blocking(move || {
                 let (_turn, store, root) = (turn, library.store(), &shared.root);
                 // As the list is now: what was asked to go on meanwhile waits for its files.
-                let saved = shared.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
+                let saved = shared.pulls.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
                 let waiting = folders_waiting(root, saved);
                 // A list that cannot be read is not an empty one.
                 let known = store.places().map_err(|e| AdminError::Disk { message: chain(&e) })?;
                 let kept = KeptDownloads { waiting, known };
                 let pruned = exo_hub::forget_partial(root, &kept);
                 let (files, bytes) = pruned.map_err(|e| AdminError::Failed { message: chain(&e) })?;
-                let listed: Vec<Arc<Pull>> = shared.lock().by_id.values().cloned().collect();
+                let listed: Vec<Arc<Pull>> = shared.pulls.lock().by_id.values().cloned().collect();
                 listed.iter().for_each(|pull| pull.note_pruned(&shared));
                 let placed: Option<BTreeSet<ModelId>> =
                     placed.map(|all| all.iter().map(exo_cluster::InstanceView::model).collect());
@@ -627,7 +596,7 @@ impl Downloads for NodeDownloads {
     fn login(&self, request: HubLoginRequest) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             let settings = self.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
-            let data_dir = self.shared.data_dir.clone();
+            let data_dir = self.shared.config.data_dir.clone();
             let kept = blocking(move || settings.keep_token(&data_dir, &request.token.0)).await?;
             kept.map_err(|error| match error {
                 HubError::Disk { .. } => AdminError::Disk { message: chain(&error) },
@@ -638,7 +607,7 @@ impl Downloads for NodeDownloads {
 
     fn logout(&self) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
-            let data_dir = self.shared.data_dir.clone();
+            let data_dir = self.shared.config.data_dir.clone();
             let forgotten = blocking(move || exo_hub::forget_token(&data_dir)).await?;
             forgotten.map(drop).map_err(|e| AdminError::Disk { message: chain(&e) })
         })

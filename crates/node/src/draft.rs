@@ -6,15 +6,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_backend::{CancelToken, Device};
 use exo_engine::{DraftLimits, DraftRequest, Drafter, LoadError, StepError};
 use exo_formats::Model;
 use exo_machine::{DraftEvent, Input};
+use exo_stdx::Mutex;
 use exo_store::{FindError, Store, StoreError};
 use exo_tokenizer::{Tokenizer, TokenizerError};
 use exo_types::{InstanceId, ModelId, SequenceId};
@@ -158,7 +159,7 @@ impl Draft {
             let (draft, model) = (self.facts.name.clone(), name.to_owned());
             DraftMismatch::Differ { draft, model, difference }
         });
-        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).insert(model, verdict.clone());
+        self.verdicts.lock().insert(model, verdict.clone());
         verdict
     }
 
@@ -175,7 +176,7 @@ impl Draft {
 
     /// What [`Draft::check`] found, if it was asked.
     pub fn verdict(&self, model: ModelId) -> Option<Result<(), DraftMismatch>> {
-        self.verdicts.lock().unwrap_or_else(PoisonError::into_inner).get(&model).cloned()
+        self.verdicts.lock().get(&model).cloned()
     }
 }
 

@@ -1,9 +1,6 @@
 //! A running engine, wherever it is: on a thread of this process ([`crate::engine_thread`]), or in a process
 //! of its own ([`crate::worker`]) where a driver is involved.
 
-use exo_machine::StepJob;
-use exo_types::PageKey;
-
 use crate::engine_thread::{Order, ThreadHost};
 use crate::worker::WorkerHost;
 
@@ -14,18 +11,9 @@ pub enum EngineHost {
 }
 
 impl EngineHost {
-    /// Hands over a step. The result comes as an event; an engine that died is reported by its `Unloaded`.
-    pub fn compute(&self, job: StepJob) {
-        self.order(Order::Compute(job));
-    }
-
-    /// Begins another term or placement, behind the steps that it was handed before: it forgets sequences and
-    /// all kept pages but `keep`, and keeps its weights. `Rewired` follows the results of those steps.
-    pub fn rewire(&self, keep: Vec<PageKey>) {
-        self.order(Order::Rewire { keep });
-    }
-
-    fn order(&self, order: Order) {
+    /// Hands over what it does next. The result of a step comes as an event, and `Rewired` behind the results
+    /// of the steps before; an engine that died is reported by its `Unloaded`.
+    pub fn order(&self, order: Order) {
         match self {
             Self::Thread(thread) => thread.order(order),
             Self::Worker(worker) => worker.order(order),

@@ -61,8 +61,8 @@ pub struct Loaded {
 pub enum Order {
     /// Compute a step.
     Compute(StepJob),
-    /// Close all sequences and forget all kept pages but these: another term begins, or it serves another
-    /// placement from now on.
+    /// Close all sequences and forget all kept pages but these, and keep the weights: another term begins, or
+    /// it serves another placement from now on.
     Rewire { keep: Vec<PageKey> },
 }
 

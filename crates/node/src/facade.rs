@@ -118,7 +118,7 @@ impl NodeFacade {
         ask_coordinator(&self.node, &self.view, ask).await
     }
 
-    async fn done(&self, ask: ControlAsk, what: &'static str, name: String) -> Result<(), AdminError> {
+    async fn carry_out(&self, ask: ControlAsk, what: &'static str, name: String) -> Result<(), AdminError> {
         match self.ask_coordinator(ask).await? {
             ControlReply::Refused(ControlRefusal::Unknown(_)) => Err(AdminError::NotFound { what, name }),
             ControlReply::Refused(refusal) => Err(refused(&self.view, &refusal)),
@@ -222,7 +222,7 @@ impl Facade for NodeFacade {
     }
 
     fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(self.done(ControlAsk::RemoveInstance { instance }, "instance", instance.to_string()))
+        Box::pin(self.carry_out(ControlAsk::RemoveInstance { instance }, "instance", instance.to_string()))
     }
 
     fn claim(
@@ -328,7 +328,7 @@ impl Facade for NodeFacade {
             Drain::Leaving => wire::Drain::Leaving,
             Drain::Over => wire::Drain::Over,
         };
-        Box::pin(self.done(ControlAsk::Drain { node, drain }, "member", node.to_full()))
+        Box::pin(self.carry_out(ControlAsk::Drain { node, drain }, "member", node.to_full()))
     }
 
     fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>> {

@@ -29,7 +29,7 @@ use exo_types::{DiskRoom, KvDType, ModelId, ModelShape, NodeId};
 use tokio::sync::watch;
 
 pub use crate::reference_error::ReferenceError;
-use catalogue::{CATALOGUE, CatalogueModel};
+use catalogue::{CatalogueModel, catalogue};
 pub use known_in_layers::KnownInLayers;
 pub(crate) use known_in_layers::known_in_layers;
 pub use model_shape::ModelNumbers;
@@ -248,7 +248,7 @@ fn disk_texts(request: &PlanRequest) -> Vec<String> {
 
 /// Every model of the catalogue on these devices, the most capable that is comfortable first.
 pub fn fit_catalogue(cluster: &FitsCluster) -> FitsView {
-    let mut models: Vec<FitView> = CATALOGUE.iter().map(|model| fit_known(cluster, model)).collect();
+    let mut models: Vec<FitView> = catalogue().map(|model| fit_known(cluster, model)).collect();
     models.sort_by(|a, b| {
         a.verdict.cmp(&b.verdict).then_with(|| match a.verdict {
             FitVerdict::TooLarge | FitVerdict::NotSupported => a.parameters.cmp(&b.parameters),
@@ -308,16 +308,9 @@ pub fn fit_model(cluster: &FitsCluster, known: &KnownModel) -> FitsView {
         name: name.clone(),
         title: name.clone(),
         reference: name.clone(),
-        good_for: String::new(),
-        licence: String::new(),
-        terms: None,
         parameters: details.parameters,
         context_tokens_max: details.context_tokens_max,
-        verdict: FitVerdict::NotSupported,
-        summary: String::new(),
-        best: None,
-        sizes: Vec::new(),
-        changes: Vec::new(),
+        ..FitView::default()
     };
     let mut fit = judge(cluster, fit, &[sized]);
     if let Some(best) = fit.best.as_mut().filter(|_| !holders.is_empty()) {
@@ -336,12 +329,12 @@ fn view(cluster: &FitsCluster, models: Vec<FitView>) -> FitsView {
 }
 
 /// The model of this name in the catalogue.
-fn find_known(name: &str) -> Option<&'static CatalogueModel> {
-    CATALOGUE.iter().find(|model| model.name.eq_ignore_ascii_case(name))
+fn find_known(name: &str) -> Option<CatalogueModel> {
+    catalogue().find(|model| model.name.eq_ignore_ascii_case(name))
 }
 
 /// One model of the catalogue on these devices.
-fn fit_known(cluster: &FitsCluster, model: &CatalogueModel) -> FitView {
+fn fit_known(cluster: &FitsCluster, model: CatalogueModel) -> FitView {
     let licence = Licence { name: Some(model.licence.to_owned()), link: None };
     let view = FitView {
         name: model.name.to_owned(),
@@ -352,11 +345,7 @@ fn fit_known(cluster: &FitsCluster, model: &CatalogueModel) -> FitView {
         terms: licence.notable_terms(),
         parameters: model.numbers.parameters(),
         context_tokens_max: model.numbers.context_tokens_max,
-        verdict: FitVerdict::NotSupported,
-        summary: String::new(),
-        best: None,
-        sizes: Vec::new(),
-        changes: Vec::new(),
+        ..FitView::default()
     };
     if let Some(not_yet) = model.not_yet {
         let size = |stored: &Target| FitSizeView {

@@ -7,10 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_hub::{Cancel, Client, CommitFile, HubError, Origin, OriginFile, Settings};
+use exo_stdx::Mutex;
 use exo_store::{ChunkError, ChunkRef, Manifest, PartialModel, StoreError};
 use exo_types::ModelId;
 use tokio::sync::mpsc;
@@ -167,14 +168,14 @@ impl HubBytes {
     /// Asks for this model as a command said.
     pub fn use_settings(&self, model: ModelId, settings: Settings) {
         let client = Arc::new(Client::new(settings));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.clients.insert(model, (client, Instant::now()));
         state.named.insert(model);
     }
 
     /// Lets go of the token for a model that is no more.
     pub fn forget(&self, model: ModelId) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.clients.remove(&model);
         state.named.remove(&model);
         state.hub.failures.remove(&model);
@@ -182,7 +183,7 @@ impl HubBytes {
 
     /// Lets go of tokens that no one needed for long.
     pub fn forget_unused(&self, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_used = |used_at: Instant| now.duration_since(used_at) < TOKEN_MAX;
         let unused = state.clients.iter().filter(|(_, (_, used_at))| !is_used(*used_at));
         let unused: Vec<ModelId> = unused.map(|(model, _)| *model).collect();
@@ -194,12 +195,12 @@ impl HubBytes {
 
     /// Chunks of a model that are on their way here from its hub.
     pub fn coming(&self, model: ModelId) -> Vec<ChunkRef> {
-        self.lock().coming.get(&model).map(|all| all.iter().copied().collect()).unwrap_or_default()
+        self.state.lock().coming.get(&model).map(|all| all.iter().copied().collect()).unwrap_or_default()
     }
 
     /// These chunks are wanted as long as what is returned is there.
     pub fn want(&self, model: ModelId, chunks: &[ChunkRef]) -> WantedChunks<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.wanted_last += 1;
         let key = (model, state.wanted_last);
         state.wanted.insert(key, runs(chunks));
@@ -208,7 +209,7 @@ impl HubBytes {
 
     /// What is wanted of a model here; nothing while this node does not ask the hub for it itself.
     pub fn wanted(&self, model: ModelId, now: Instant) -> Vec<ChunkRun> {
-        let state = self.lock();
+        let state = self.state.lock();
         if state.hub.wait_left(now).is_some() || !state.hub.is_to_be_asked(model, now) {
             return Vec::new();
         }
@@ -264,7 +265,7 @@ impl HubBytes {
         let start = u64::from(chunk.index) * u64::from(manifest.chunk_bytes);
         let bytes = file.part(&client, (start, start + len), &in_time);
         if let Err(error @ HubError::Limited { .. }) = &bytes {
-            self.lock().hub.note_wait(Instant::now(), error);
+            self.state.lock().hub.note_wait(Instant::now(), error);
         }
         match bytes {
             Err(HubError::Cancelled) => Err(HubBytesError::Late { seconds: RELAY_MAX.as_secs() }),
@@ -300,21 +301,21 @@ impl HubBytes {
     /// Whether this node asks the hub for this model itself: after failures members are asked first, longer
     /// and longer.
     pub fn is_to_be_asked(&self, model: ModelId, now: Instant) -> bool {
-        self.lock().hub.is_to_be_asked(model, now)
+        self.state.lock().hub.is_to_be_asked(model, now)
     }
 
     /// What was wrong the last time, to be displayed.
     pub fn last_failure(&self, model: ModelId) -> Option<String> {
-        self.lock().hub.failures.get(&model).map(|failure| failure.reason.clone())
+        self.state.lock().hub.failures.get(&model).map(|failure| failure.reason.clone())
     }
 
     /// How long the hub is not to be asked, as it said; `None` too if that is longer than anyone waits.
     pub fn hub_wait(&self, now: Instant) -> Option<Duration> {
-        self.lock().hub.wait_left(now)
+        self.state.lock().hub.wait_left(now)
     }
 
     fn note(&self, model: ModelId, now: Instant, fetched: &Result<(), HubError>) {
-        let hub = &mut self.lock().hub;
+        let hub = &mut self.state.lock().hub;
         match fetched {
             Ok(()) => hub.succeeded(model),
             // Of an own disk that takes nothing the hub is not to be blamed.
@@ -333,7 +334,7 @@ impl HubBytes {
             return Ok(client);
         }
         let client = Arc::new(Client::new(self.settings()?));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         // A command may have named the model meanwhile, with a token of its own.
         if let Some((named, _)) = state.clients.get(&model).filter(|_| state.named.contains(&model)) {
             return Ok(named.clone());
@@ -343,7 +344,7 @@ impl HubBytes {
     }
 
     fn known_client(&self, model: ModelId, now: Instant) -> Option<Arc<Client>> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_named = state.named.contains(&model);
         let (client, at) = state.clients.get_mut(&model)?;
         if is_named {
@@ -353,26 +354,22 @@ impl HubBytes {
     }
 
     fn client_of_others(&self, model: ModelId) -> Result<Arc<Client>, HubError> {
-        if self.lock().named.contains(&model) {
+        if self.state.lock().named.contains(&model) {
             return self.client(model);
         }
         let now = Instant::now();
-        if let Some((client, made_at)) = &self.lock().without_token
+        if let Some((client, made_at)) = &self.state.lock().without_token
             && now.duration_since(*made_at) < SETTINGS_MAX
         {
             return Ok(client.clone());
         }
         let client = Arc::new(Client::new(Settings { token: None, ..self.settings()? }));
-        self.lock().without_token = Some((client.clone(), now));
+        self.state.lock().without_token = Some((client.clone(), now));
         Ok(client)
     }
 
     fn settings(&self) -> Result<Settings, HubError> {
         hub_settings(&*self.host, &self.data_dir)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HubState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -456,14 +453,14 @@ struct Coming<'a> {
 
 impl<'a> Coming<'a> {
     fn begin(hub: &'a HubBytes, model: ModelId, chunks: &[ChunkRef]) -> Self {
-        hub.lock().coming.entry(model).or_default().extend(chunks);
+        hub.state.lock().coming.entry(model).or_default().extend(chunks);
         Self { hub, model, chunks: chunks.to_vec() }
     }
 }
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
-        let mut state = self.hub.lock();
+        let mut state = self.hub.state.lock();
         if let Some(coming) = state.coming.get_mut(&self.model) {
             self.chunks.iter().for_each(|chunk| _ = coming.remove(chunk));
             if coming.is_empty() {
@@ -496,7 +493,7 @@ pub struct WantedChunks<'a> {
 
 impl Drop for WantedChunks<'_> {
     fn drop(&mut self) {
-        self.hub.lock().wanted.remove(&self.key);
+        self.hub.state.lock().wanted.remove(&self.key);
     }
 }
 
@@ -505,7 +502,7 @@ struct Relay<'a>(&'a HubBytes);
 
 impl<'a> Relay<'a> {
     fn begin(hub: &'a HubBytes) -> Option<Self> {
-        let mut state = hub.lock();
+        let mut state = hub.state.lock();
         (state.relays < RELAYS_MAX).then(|| {
             state.relays += 1;
             Self(hub)
@@ -515,7 +512,7 @@ impl<'a> Relay<'a> {
 
 impl Drop for Relay<'_> {
     fn drop(&mut self) {
-        self.0.lock().relays -= 1;
+        self.0.state.lock().relays -= 1;
     }
 }
 
@@ -581,7 +578,7 @@ mod tests {
         assert!(run(5, 2).has(chunk(6)) && !run(5, 2).has(chunk(7)) && !run(5, 2).has(chunk(4)));
         assert!(!run(5, 2).has(ChunkRef { file: 1, index: 5 }));
         drop(of_head);
-        hub.lock().hub.failed(model, now, "no route".to_owned());
+        hub.state.lock().hub.failed(model, now, "no route".to_owned());
         assert!(hub.wanted(model, now).is_empty(), "another is to ask");
         assert_eq!(hub.wanted(model, now + HUB_AGAIN), [run(5, 1)]);
         drop(of_layers);
@@ -642,7 +639,7 @@ mod tests {
         drop(turns);
         // No hub is known for it: its place is free again after that.
         assert!(matches!(relay(), Err(HubBytesError::Hub(HubError::NotFound { .. }))), "{:?}", relay());
-        assert_eq!(hub.lock().relays, 0);
+        assert_eq!(hub.state.lock().relays, 0);
     }
 
     #[test]
@@ -650,17 +647,17 @@ mod tests {
         let hub = HubBytes::new(Arc::new(SystemHost), "/nonexistent".into());
         let settings = || Settings::of("https://hub.example").unwrap().aimed(None, Some("hf_x")).unwrap();
         let has_token = |model| {
-            hub.lock().clients.get(&model).is_some_and(|(client, _)| client.settings().token.is_some())
+            hub.state.lock().clients.get(&model).is_some_and(|(client, _)| client.settings().token.is_some())
         };
         let (one, two) = (ModelId([1; 32]), ModelId([2; 32]));
         hub.use_settings(one, settings());
         hub.use_settings(two, settings());
         assert!(has_token(one) && has_token(two));
         hub.forget(one);
-        assert!(!has_token(one) && !hub.lock().named.contains(&one));
+        assert!(!has_token(one) && !hub.state.lock().named.contains(&one));
         hub.forget_unused(Instant::now());
         assert!(has_token(two));
         hub.forget_unused(Instant::now() + TOKEN_MAX);
-        assert!(!has_token(two) && hub.lock().named.is_empty());
+        assert!(!has_token(two) && hub.state.lock().named.is_empty());
     }
 }

@@ -6,13 +6,14 @@ mod repair;
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use exo_constraint::{CompileError, Compiler};
 use exo_formats::Model;
 use exo_hub::PartialFiles;
 use exo_machine::Holder;
+use exo_stdx::Mutex;
 use exo_store::{ChunkRef, ModelRecord, PartialModel, Source, Store, StoreError};
 use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
 use exo_tokenizer::{CallFormatError, ChatTemplate, TemplateError, Tokenizer};
@@ -227,7 +228,7 @@ impl Library {
         self.ensure_manifest(id, holders).await?;
         let store = self.store.clone();
         let open = Arc::new(tokio::task::spawn_blocking(move || open_model(&store, id)).await??);
-        let mut cache = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.open.lock();
         if cache.len() >= OPEN_MAX {
             cache.clear();
         }
@@ -237,19 +238,19 @@ impl Library {
 
     /// What lists show of a model on this node's disk. Read once.
     pub async fn details(&self, id: ModelId) -> Result<Details, LibraryError> {
-        if let Some(details) = self.details.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
+        if let Some(details) = self.details.lock().get(&id) {
             return Ok(details.clone());
         }
         let store = self.store.clone();
         let read = move || store.open_model(id).map(|model| Details::of(&model));
         let details = tokio::task::spawn_blocking(read).await??;
-        self.details.lock().unwrap_or_else(PoisonError::into_inner).insert(id, details.clone());
+        self.details.lock().insert(id, details.clone());
         Ok(details)
     }
 
     /// What a member said of a model that is not here, if one has; and whether one is to be asked.
     pub fn told(&self, id: ModelId) -> (Option<SharedDetails>, bool) {
-        match self.told.lock().unwrap_or_else(PoisonError::into_inner).get(&id) {
+        match self.told.lock().get(&id) {
             Some((_, Some(told))) => (Some(told.clone()), false),
             Some((asked, None)) => (None, asked.elapsed() >= TOLD_AGAIN),
             None => (None, true),
@@ -259,7 +260,7 @@ impl Library {
     /// What a member says of a model, or that it did not answer. A model's bytes never change, so its numbers
     /// do not either.
     pub fn tell(&self, id: ModelId, told: Option<SharedDetails>) {
-        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.told.lock();
         if told.is_none() && all.get(&id).is_some_and(|(_, known)| known.is_some()) {
             return;
         }
@@ -270,14 +271,14 @@ impl Library {
         all.insert(id, (Instant::now(), told));
     }
 
-    /// Whether this call is the one that asks the member now; [`Library::asked`] ends that.
-    pub fn asks(&self, member: &str) -> bool {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner).insert(member.to_owned())
+    /// Whether this call is the one that asks the member now; [`Library::end_asking`] ends that.
+    pub fn begin_asking(&self, member: &str) -> bool {
+        self.asking.lock().insert(member.to_owned())
     }
 
     /// The member was asked.
-    pub fn asked(&self, member: &str) {
-        self.asking.lock().unwrap_or_else(PoisonError::into_inner).remove(member);
+    pub fn end_asking(&self, member: &str) {
+        self.asking.lock().remove(member);
     }
 
     /// What members are told of a model that is whole here.
@@ -294,16 +295,16 @@ impl Library {
     pub fn forget(&self, id: ModelId) {
         self.release(id);
         self.hub.forget(id);
-        self.details.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.details.lock().remove(&id);
     }
 
     /// Lets go of an opened model's memory; requests that use it keep it until they end.
     pub fn release(&self, id: ModelId) {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.open.lock().remove(&id);
     }
 
     fn cached(&self, id: ModelId) -> Option<Arc<OpenModel>> {
-        let cache = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = self.open.lock();
         cache.get(&id).filter(|o| o.model.check().is_ok()).cloned()
     }
 

@@ -7,14 +7,14 @@
 
 use std::fmt;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_api::{
     AdminError, ClusterView, LOG_LINES_MAX, LOG_RAISED_S, LogLevel, LogLineView, LogQuery, LogsView,
     SilentNodeView,
 };
-use exo_stdx::unix_ms;
+use exo_stdx::{Mutex, unix_ms};
 use exo_telemetry::{LogFilter, LogLine, LogRing};
 use exo_transport::Endpoint;
 use exo_types::{clean_name, printable};
@@ -107,7 +107,7 @@ impl LogCapture {
         }
         let until = Instant::now() + Duration::from_secs(LOG_RAISED_S);
         {
-            let mut raised = self.raised();
+            let mut raised = self.0.raised.lock();
             raised.retain(|other| other.target != target && other.until > Instant::now());
             if raised.len() >= RAISED_MAX {
                 let message = format!("the levels of {RAISED_MAX} targets are raised already");
@@ -119,7 +119,7 @@ impl LogCapture {
         let capture = self.clone();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_secs(LOG_RAISED_S)).await;
-            capture.raised().retain(|raised| raised.until > Instant::now());
+            capture.0.raised.lock().retain(|raised| raised.until > Instant::now());
             tracing::callsite::rebuild_interest_cache();
         });
         Ok(())
@@ -135,7 +135,7 @@ impl LogCapture {
             limit: ask.limit.min(LOG_LINES_MAX) as usize,
         };
         let (lines, last, after) = {
-            let ring = self.ring();
+            let ring = self.0.ring.lock();
             // Who has read further than there is has read an earlier run of this node.
             let after = if filter.after > ring.last() { 0 } else { filter.after };
             (ring.lines(&LogFilter { after, ..filter.clone() }), ring.last(), after)
@@ -159,19 +159,11 @@ impl LogCapture {
         LogAnswer { last, lines }
     }
 
-    fn ring(&self) -> MutexGuard<'_, LogRing> {
-        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn raised(&self) -> MutexGuard<'_, Vec<Raised>> {
-        self.0.raised.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn keeps(&self, about: &Metadata<'_>) -> bool {
         let target = about.target();
         let is_own = target.starts_with("exo") || target.starts_with("events::");
         let usual = if is_own { LevelFilter::DEBUG } else { LevelFilter::WARN };
-        let raised = self.raised();
+        let raised = self.0.raised.lock();
         let of_target = raised.iter().filter(|raised| target.starts_with(raised.target.as_str()));
         is_free_of_secrets(about)
             && *about.level() <= of_target.map(|raised| raised.level).fold(usual, LevelFilter::max)
@@ -238,7 +230,7 @@ impl<S> Filter<S> for KeptLines {
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        let raised = self.0.raised();
+        let raised = self.0.0.raised.lock();
         Some(raised.iter().map(|raised| raised.level).fold(LevelFilter::DEBUG, LevelFilter::max))
     }
 }
@@ -252,7 +244,7 @@ impl<S: Subscriber> Layer<S> for Writer {
         event.record(&mut line);
         let Line { mut text, fields, request } = line;
         text.push_str(&fields);
-        self.0.ring().push(unix_ms(), level_of(*about.level()), about.target(), request, &text);
+        self.0.0.ring.lock().push(unix_ms(), level_of(*about.level()), about.target(), request, &text);
     }
 }
 

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use exo_api::{
@@ -14,6 +14,7 @@ use exo_api::{
 use exo_cluster::wire::limits::{COUNTED_ENDS_MAX, COUNTED_MODELS_MAX};
 use exo_cluster::wire::{ModelTotals, Traffic};
 use exo_machine::LinkId;
+use exo_stdx::Mutex;
 use exo_types::NodeId;
 use futures_util::StreamExt;
 
@@ -49,7 +50,7 @@ pub struct OpenDataLink {
 
 impl Drop for OpenDataLink {
     fn drop(&mut self) {
-        self.meter.over.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.link);
+        self.meter.over.lock().remove(&self.link);
     }
 }
 
@@ -64,7 +65,7 @@ impl LinkMeter {
 
     /// A data link stands, over this address of the machine, until what is given back is dropped.
     pub fn runs_over(self: &Arc<Self>, link: LinkId, local: Option<IpAddr>) -> OpenDataLink {
-        self.over.lock().unwrap_or_else(PoisonError::into_inner).insert(link, local);
+        self.over.lock().insert(link, local);
         OpenDataLink { meter: self.clone(), link }
     }
 }
@@ -104,7 +105,7 @@ impl Drop for RunningTransfer {
 impl Meters {
     /// Where bytes to and from a member are counted.
     pub fn link(&self, node: NodeId) -> Arc<LinkMeter> {
-        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut links = self.links.lock();
         if links.len() >= MEMBERS_MAX {
             links.retain(|_, meter| Arc::strong_count(meter) > 1);
         }
@@ -113,7 +114,7 @@ impl Meters {
 
     /// Bytes to and from every member, with the packets that its connections have counted, where they do.
     pub fn traffic(&self, packets: &PacketWindows) -> BTreeMap<NodeId, Traffic> {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links.lock();
         let traffic = |node: &NodeId, meter: &LinkMeter| Traffic {
             sent_bytes: meter.sent.load(Ordering::Relaxed),
             received_bytes: meter.received.load(Ordering::Relaxed),
@@ -126,9 +127,9 @@ impl Meters {
     /// Whether the data link to each member runs over a radio of this machine, as far as that is known of the
     /// machine's addresses: the newest of those that are open, if two are for a moment.
     pub fn wireless(&self, by_address: &BTreeMap<IpAddr, bool>) -> BTreeMap<NodeId, bool> {
-        let links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let links = self.links.lock();
         let is_wireless = |meter: &LinkMeter| {
-            let over = meter.over.lock().unwrap_or_else(PoisonError::into_inner);
+            let over = meter.over.lock();
             let (_, local) = over.last_key_value()?;
             by_address.get(local.as_ref()?).copied()
         };
@@ -136,7 +137,7 @@ impl Meters {
     }
 
     pub fn requests(&self) -> Vec<ModelTotals> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.requests.lock().values().cloned().collect()
     }
 
     /// A request has come.
@@ -155,7 +156,7 @@ impl Meters {
     }
 
     fn count(&self, model: &str, endpoint: Endpoint, end: RequestEnd, change: impl FnOnce(&mut ModelTotals)) {
-        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.requests.lock();
         // One place is kept for all that are too many.
         let is_room = requests.len() + 1 < COUNTED_MODELS_MAX || requests.contains_key(model);
         let name = if is_room { model } else { OTHER_MODELS };

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 
 use crate::NodeConfig;
 use crate::clock::Clock;
-use crate::downloads::{self, NodeDownloads};
+use crate::downloads::NodeDownloads;
 use crate::draft::DraftFacts;
 use crate::events::{EventSender, Inbox};
 use crate::facade::{ModelUses, NodeFacade, PreparingTurns, prompt_bytes_max};
@@ -93,25 +93,8 @@ fn own_facts(
 
 impl Node {
     pub(crate) fn run(parts: NodeParts) -> Self {
-        let NodeParts {
-            id,
-            config,
-            listen,
-            secret,
-            machine,
-            first,
-            mut hands,
-            clock,
-            inbox,
-            events,
-            notices,
-            cards,
-            invites,
-            meters,
-            host,
-            telemetry,
-            view: view_tx,
-        } = parts;
+        let NodeParts { id, config, listen, first, mut hands, inbox, events, notices, .. } = parts;
+        let NodeParts { meters, host, telemetry, view: view_tx, .. } = parts;
         let (name, data_dir) = (config.name.clone(), config.data_dir.clone());
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
@@ -121,18 +104,16 @@ impl Node {
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
         hands.library.room.sees(view.clone());
         tokio::spawn(hands.library.clone().look_after(stopped.clone()));
-        let downloads = NodeDownloads::new(downloads::DownloadsParts {
-            library: hands.library.clone(),
-            node: events.clone(),
-            host: host.clone(),
-            view: view.clone(),
-            data_dir: data_dir.clone(),
-            node_id: id.to_full(),
-            node_name: name.clone(),
-            config: config.clone(),
-            meters: meters.clone(),
-            stop: stopped.clone(),
-        });
+        let downloads = NodeDownloads::new(
+            hands.library.clone(),
+            events.clone(),
+            host.clone(),
+            view.clone(),
+            id,
+            config.clone(),
+            meters.clone(),
+            stopped.clone(),
+        );
         let own = own_facts(hands.library.clone(), downloads.lister());
         hands.devices.pulls = Box::new(downloads.reporter());
         let found_at = config.discovery.then(|| listen.ip());
@@ -146,7 +127,7 @@ impl Node {
             ask_end,
             started: Instant::now(),
             listen,
-            invites,
+            invites: parts.invites,
             meters,
             telemetry: telemetry.clone(),
             endpoint: hands.endpoint.clone(),
@@ -156,20 +137,21 @@ impl Node {
             checks: hands.checks.clone(),
             model_uses: ModelUses::default(),
         };
-        let run_loop = RunLoop::new(machine, hands, clock, notices.clone(), view_tx, telemetry, own);
+        let run_loop =
+            RunLoop::new(parts.machine, hands, parts.clock, notices.clone(), view_tx, telemetry, own);
         let run_loop = tokio::spawn(async move {
             run_loop.run(first, inbox, stopped).await;
             let _ = end.send(true);
         });
         let (root, data) = (PathBuf::from("/"), data_dir.clone());
-        crate::cards::watch(root, data, cards, host, found_at, events.clone(), ended.clone());
+        crate::cards::watch(root, data, parts.cards, host, found_at, events.clone(), ended.clone());
         let (facade, draft) = (Arc::new(facade), facts);
         Self {
             id,
             name,
             listen,
             data_dir,
-            secret,
+            secret: parts.secret,
             draft,
             facade,
             notices,

@@ -13,12 +13,13 @@ mod peers;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_hub::{BLOCK_BYTES, HubError, SourcePace, left_to_others};
 use exo_machine::Holder;
+use exo_stdx::Mutex;
 use exo_store::{ChunkRef, HubFile, Manifest, PartialModel};
 use exo_transport::Endpoint;
 use futures_util::StreamExt;
@@ -165,7 +166,7 @@ impl<'a> Obtaining<'a> {
         let _wanted = self.hub.want(self.partial.id(), chunks);
         let progress = Mutex::new(progress);
         let tell = |news: FetchProgress| {
-            let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut progress = progress.lock();
             (*progress)(news);
         };
         let looks: Vec<_> = self.peers.iter().map(|peer| peer.look_on(self.destination)).collect();
@@ -269,7 +270,7 @@ impl<'a> Obtaining<'a> {
             if !is_idle || self.hub.hub_wait(now).is_some() || !self.hub.is_to_be_asked(id, now) {
                 continue;
             }
-            let each = self.hub_pace().each().map(|each| each.max(HELPED_EACH_MIN));
+            let each = self.hub_pace.lock().each().map(|each| each.max(HELPED_EACH_MIN));
             let overdue = share.take_overdue(now, each, HELPED_CHUNKS);
             if overdue.is_empty() {
                 continue;
@@ -339,18 +340,14 @@ impl<'a> Obtaining<'a> {
     async fn fetch_batch(&self, batch: &[ChunkRef], tell: Tell<'_>) -> Result<(), HubBytesError> {
         let _turn = HubTurn { turns: &self.hub_turns, _turn: self.hub_turn.lock().await };
         self.hub_turns.fetch_add(1, Ordering::Relaxed);
-        self.hub_pace().ask(Instant::now());
+        self.hub_pace.lock().ask(Instant::now());
         let mut progress = |news: FetchProgress| {
             if matches!(news, FetchProgress::Stored(_)) {
-                self.hub_pace().answer(Instant::now());
+                self.hub_pace.lock().answer(Instant::now());
             }
             tell(news);
         };
         self.hub.fetch(self.partial, batch, &mut progress).await
-    }
-
-    fn hub_pace(&self) -> MutexGuard<'_, SourcePace> {
-        self.hub_pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn not_fetched(&self, reasons: String) -> LibraryError {
@@ -399,7 +396,7 @@ impl<'a> Obtaining<'a> {
     /// The same, unless the hub trickles: then members are asked for them as well.
     fn left_to_hub(&self) -> BTreeSet<ChunkRef> {
         let is_under_way = !self.hub_turns.load(Ordering::Relaxed).is_multiple_of(2);
-        let is_slow = is_under_way && self.hub_pace().is_slow(Instant::now());
+        let is_slow = is_under_way && self.hub_pace.lock().is_slow(Instant::now());
         if is_slow { BTreeSet::new() } else { self.coming_here() }
     }
 

@@ -5,12 +5,12 @@
 //! listens learns nothing to try codes against; whoever sits in between has two connections and fails with
 //! the right code; whoever guesses has one guess for each exchange, and an invitation takes [`TRIES`].
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
 
 use data_encoding::BASE32_NOPAD;
 use exo_machine::joining::Code;
-use exo_stdx::unix_ms;
+use exo_stdx::{Mutex, unix_ms};
 use exo_transport::JoinChannel;
 use exo_types::NodeId;
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,7 @@ fn after(lasting: Duration) -> (Instant, u64) {
 
 impl Invites {
     fn open(&self) -> MutexGuard<'_, Vec<Invite>> {
-        let mut invites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut invites = self.0.lock();
         let (now, now_unix_ms) = (Instant::now(), unix_ms());
         invites.retain(|invite| invite.is_open(now, now_unix_ms));
         invites
@@ -163,7 +163,7 @@ impl Invites {
     /// `node` knew it: this was no wrong try. Of several that prove it at once no more come in than it is
     /// for.
     fn proven(&self, node: NodeId, code: &Code) -> Result<(), ExchangeError> {
-        let mut invites = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut invites = self.0.lock();
         let invite = invites.iter_mut().find(|invite| invite.code == *code).ok_or(ExchangeError::UsedUp)?;
         if let Some(tries) = &mut invite.tries {
             *tries += 1;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exo_api::{AdminError, AlertView, ClusterView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView};
 use exo_machine::Now;
+use exo_stdx::Mutex;
 use exo_telemetry::{AlertInputs, Alerts, OwnFacts, Series, SilenceError, Subject};
 use exo_types::Time;
 
@@ -37,7 +37,7 @@ impl Telemetry {
     /// Of a node that starts, with what was silenced before, by the clock on the wall.
     pub fn new(data_dir: PathBuf, now: Now, silences: BTreeMap<String, u64>) -> Self {
         let telemetry = Self { data_dir, ..Self::default() };
-        telemetry.inner().alerts.take_up(seconds(now), now.unix_s, silences);
+        telemetry.inner.lock().alerts.take_up(seconds(now), now.unix_s, silences);
         telemetry
     }
 
@@ -50,7 +50,7 @@ impl Telemetry {
         own: impl FnOnce() -> OwnFacts,
     ) -> Vec<AlertView> {
         let time_s = seconds(now);
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         if inner.taken_s.is_none_or(|taken| time_s > taken) {
             inner.taken_s = Some(time_s);
             let told = told();
@@ -66,17 +66,17 @@ impl Telemetry {
 
     /// What was last measured.
     pub fn told(&self) -> TelemetryView {
-        self.inner().told.clone()
+        self.inner.lock().told.clone()
     }
 
     pub fn alerts(&self) -> Vec<AlertView> {
-        self.inner().alerts.views()
+        self.inner.lock().alerts.views()
     }
 
     /// The last hour of what is asked for.
     pub fn series(&self, query: SeriesQuery) -> Result<SeriesView, AdminError> {
         let subject = subject(query)?;
-        let view = self.inner().series.of(&subject);
+        let view = self.inner.lock().series.of(&subject);
         let (what, name) = match subject {
             Subject::Node(name) => ("node", name),
             Subject::Device(node, device) => ("device", format!("{node}/{device}")),
@@ -87,7 +87,7 @@ impl Telemetry {
 
     /// Silences an alert for a while, also over a restart.
     pub fn silence(&self, request: &SilenceRequest) -> Result<(), AdminError> {
-        let mut inner = self.inner();
+        let mut inner = self.inner.lock();
         let silenced = inner.alerts.silence(&request.alert, request.for_s);
         inner.views = inner.alerts.views();
         silenced.map_err(|error| match error {
@@ -97,11 +97,6 @@ impl Telemetry {
         // Under the lock, so that the last one silenced is the last one written.
         DataDir::set_silences(&self.data_dir, &inner.alerts.silences())
             .map_err(|error| AdminError::Disk { message: format!("it holds until this node ends: {error}") })
-    }
-
-    /// A panic of one who held it leaves whole values behind.
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,5 +1,5 @@
-//! The few things about files, the wall clock and logs that the standard library lacks, or has for one system
-//! only.
+//! The few things about files, the wall clock, locks and logs that the standard library lacks, or has for one
+//! system only.
 //!
 //! **Architecture invariant:** knows nothing of exo: no path of ours, no format, no setting. Errors are the
 //! system's own; who calls says what was attempted.
@@ -10,6 +10,7 @@
 
 #[cfg(any(not(unix), test))]
 mod disks;
+mod mutex;
 mod repeats;
 mod time;
 #[cfg(unix)]
@@ -22,6 +23,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use mutex::Mutex;
 pub use repeats::Repeats;
 pub use time::{unix_ms, unix_s};
 #[cfg(unix)]

@@ -192,8 +192,7 @@ impl Alerts {
                 tracked.active = Some(finding.view(id, unix_s));
                 tracked.text_at_s = now_s;
             }
-            Some(_) => {}
-            None => {}
+            Some(_) | None => {}
         }
     }
 

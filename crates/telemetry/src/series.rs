@@ -3,7 +3,7 @@
 //! One point stands for [`STEP_S`] seconds and is the last thing that was told in them. What was not told is
 //! a gap.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use exo_api::{NodeTelemetryView, SeriesPoints, SeriesView, TelemetryView};
 
@@ -26,51 +26,22 @@ pub enum Subject {
     Instance(String),
 }
 
-impl Subject {
-    /// Names of what is measured of it, with units.
-    fn names(&self) -> &'static [&'static str] {
-        match self {
-            Self::Node(_) => &[
-                "process_bytes",
-                "memory_available_bytes",
-                "disk_free_bytes",
-                "descriptors_open",
-                "battery",
-                "transferred_bytes",
-                "sent_bytes",
-                "received_bytes",
-            ],
-            Self::Device(..) => &[
-                "temperature_c",
-                "power_w",
-                "clock_mhz",
-                "utilisation",
-                "throttled",
-                "memory_free_bytes",
-                "memory_weights_bytes",
-                "memory_kv_bytes",
-                "memory_workspace_bytes",
-            ],
-            Self::Instance(_) => {
-                &["running", "waiting", "pages_used", "pages_cached", "tokens_per_s", "prompt_tokens_per_s"]
-            }
-        }
-    }
-}
+/// What is measured of a subject: names with units, and what was told. A subject's names are always the same.
+type Values = [(&'static str, Option<f32>)];
 
 /// The points of one subject. Gaps are NaN: a point takes four bytes.
 #[derive(Debug)]
 struct Ring {
-    /// One row for each name, each of as many points as there are steps since the ring began, [`POINTS`] at
-    /// most.
-    rows: Vec<std::collections::VecDeque<f32>>,
+    /// By name as many points as there are steps since the ring began, [`POINTS`] at most.
+    rows: Vec<(&'static str, VecDeque<f32>)>,
     /// Number of the step of the last point.
     step: u64,
 }
 
 impl Ring {
-    fn new(rows: usize, step: u64) -> Self {
-        let mut ring = Self { rows: vec![Default::default(); rows], step: step.saturating_sub(1) };
+    fn new(values: &Values, step: u64) -> Self {
+        let rows = values.iter().map(|(name, _)| (*name, VecDeque::new())).collect();
+        let mut ring = Self { rows, step: step.saturating_sub(1) };
         ring.go_on(step);
         ring
     }
@@ -78,7 +49,7 @@ impl Ring {
     /// Adds gaps up to `step`.
     fn go_on(&mut self, step: u64) {
         let missed = step.saturating_sub(self.step).min(POINTS as u64);
-        for row in &mut self.rows {
+        for (_, row) in &mut self.rows {
             for _ in 0..missed {
                 if row.len() == POINTS {
                     row.pop_front();
@@ -109,27 +80,27 @@ impl Series {
             for device in &node.devices {
                 let (sensors, memory) = (device.sensors, device.memory);
                 let values = [
-                    sensors.temperature_c,
-                    sensors.power_w,
-                    sensors.clock_mhz,
-                    sensors.utilisation,
-                    device.throttled.map(|is| if is { 1.0 } else { 0.0 }),
-                    Some(memory.free_bytes as f32),
-                    Some(memory.weights_bytes as f32),
-                    Some(memory.kv_bytes as f32),
-                    Some(memory.workspace_bytes as f32),
+                    ("temperature_c", sensors.temperature_c),
+                    ("power_w", sensors.power_w),
+                    ("clock_mhz", sensors.clock_mhz),
+                    ("utilisation", sensors.utilisation),
+                    ("throttled", device.throttled.map(|is| if is { 1.0 } else { 0.0 })),
+                    ("memory_free_bytes", Some(memory.free_bytes as f32)),
+                    ("memory_weights_bytes", Some(memory.weights_bytes as f32)),
+                    ("memory_kv_bytes", Some(memory.kv_bytes as f32)),
+                    ("memory_workspace_bytes", Some(memory.workspace_bytes as f32)),
                 ];
                 self.note(step, Subject::Device(node.node.clone(), device.device.clone()), &values);
             }
             for instance in &node.instances {
                 let load = instance.load;
                 let values = [
-                    Some(load.running as f32),
-                    Some(load.waiting as f32),
-                    Some(load.pages_used as f32),
-                    Some(load.pages_cached as f32),
-                    load.tokens_per_s.map(|rate| rate as f32),
-                    load.prompt_tokens_per_s.map(|rate| rate as f32),
+                    ("running", Some(load.running as f32)),
+                    ("waiting", Some(load.waiting as f32)),
+                    ("pages_used", Some(load.pages_used as f32)),
+                    ("pages_cached", Some(load.pages_cached as f32)),
+                    ("tokens_per_s", load.tokens_per_s.map(|rate| rate as f32)),
+                    ("prompt_tokens_per_s", load.prompt_tokens_per_s.map(|rate| rate as f32)),
                 ];
                 self.note(step, Subject::Instance(instance.instance.clone()), &values);
             }
@@ -138,14 +109,13 @@ impl Series {
         self.rings.retain(|_, ring| step.saturating_sub(ring.step) < POINTS as u64);
     }
 
-    fn note(&mut self, step: u64, subject: Subject, values: &[Option<f32>]) {
+    fn note(&mut self, step: u64, subject: Subject, values: &Values) {
         if self.rings.len() >= SUBJECTS_MAX && !self.rings.contains_key(&subject) {
             return;
         }
-        let names = subject.names().len();
-        let ring = self.rings.entry(subject).or_insert_with(|| Ring::new(names, step));
+        let ring = self.rings.entry(subject).or_insert_with(|| Ring::new(values, step));
         ring.go_on(step);
-        for (row, value) in ring.rows.iter_mut().zip(values) {
+        for ((_, row), (_, value)) in ring.rows.iter_mut().zip(values) {
             if let (Some(last), Some(value)) = (row.back_mut(), value.filter(|value| value.is_finite())) {
                 *last = value;
             }
@@ -158,13 +128,13 @@ impl Series {
         let ring = self.rings.get(subject)?;
         let (step, end_unix_s) = self.now;
         let missed = usize::try_from(step.saturating_sub(ring.step)).unwrap_or(POINTS).min(POINTS);
-        let points = |row: &std::collections::VecDeque<f32>| -> Vec<Option<f32>> {
+        let points = |row: &VecDeque<f32>| -> Vec<Option<f32>> {
             let told = row.iter().map(|value| Some(*value).filter(|value| value.is_finite()));
             let all: Vec<_> = told.chain(std::iter::repeat_n(None, missed)).collect();
             all[all.len().saturating_sub(POINTS)..].to_vec()
         };
-        let named = subject.names().iter().zip(&ring.rows);
-        let series = named.map(|(name, row)| SeriesPoints { name: (*name).to_owned(), points: points(row) });
+        let series = ring.rows.iter();
+        let series = series.map(|(name, row)| SeriesPoints { name: (*name).to_owned(), points: points(row) });
         Some(SeriesView {
             subject: match subject {
                 Subject::Node(name) | Subject::Instance(name) => name.clone(),
@@ -177,20 +147,20 @@ impl Series {
     }
 }
 
-fn node_values(node: &NodeTelemetryView) -> [Option<f32>; 8] {
+fn node_values(node: &NodeTelemetryView) -> [(&'static str, Option<f32>); 8] {
     let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f32);
     let sum = |of: fn(&exo_api::LinkTelemetryView) -> Option<u64>| {
         node.links.iter().filter_map(of).reduce(u64::saturating_add)
     };
     [
-        bytes(node.process_bytes),
-        bytes(node.memory_available_bytes),
-        bytes(node.disk_free_bytes),
-        node.descriptors_open.map(|open| open as f32),
-        node.battery.map(|share| share as f32),
-        bytes(node.age_s.map(|_| node.transferred_bytes)),
-        bytes(sum(|link| link.sent_bytes)),
-        bytes(sum(|link| link.received_bytes)),
+        ("process_bytes", bytes(node.process_bytes)),
+        ("memory_available_bytes", bytes(node.memory_available_bytes)),
+        ("disk_free_bytes", bytes(node.disk_free_bytes)),
+        ("descriptors_open", node.descriptors_open.map(|open| open as f32)),
+        ("battery", node.battery.map(|share| share as f32)),
+        ("transferred_bytes", bytes(node.age_s.map(|_| node.transferred_bytes))),
+        ("sent_bytes", bytes(sum(|link| link.sent_bytes))),
+        ("received_bytes", bytes(sum(|link| link.received_bytes))),
     ]
 }
 

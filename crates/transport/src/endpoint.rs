@@ -68,7 +68,7 @@ struct Inner {
     half_open: Vec<Arc<HalfOpen>>,
     incoming: Mutex<mpsc::Receiver<Incoming>>,
     /// The listeners and the watcher of the member set; aborted on drop.
-    tasks: std::sync::Mutex<JoinSet<()>>,
+    tasks: exo_stdx::Mutex<JoinSet<()>>,
 }
 
 impl Endpoint {
@@ -102,7 +102,7 @@ impl Endpoint {
             pool: quic::Pool::default(),
             half_open: half_open.into(),
             incoming: Mutex::new(incoming),
-            tasks: std::sync::Mutex::new(tasks),
+            tasks: exo_stdx::Mutex::new(tasks),
         })))
     }
 
@@ -121,7 +121,7 @@ impl Endpoint {
             pool: quic::Pool::default(),
             half_open: Vec::new(),
             incoming: Mutex::new(incoming),
-            tasks: std::sync::Mutex::new(tasks),
+            tasks: exo_stdx::Mutex::new(tasks),
         })))
     }
 
@@ -210,7 +210,7 @@ impl Endpoint {
 impl Inner {
     fn stop(&self) {
         self.shared.closed.send_replace(true);
-        self.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).abort_all();
+        self.tasks.lock().abort_all();
         for half_open in &self.half_open {
             half_open.abort_all();
         }

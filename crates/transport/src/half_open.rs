@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use exo_stdx::Mutex;
 use tokio::task::AbortHandle;
 
 use crate::join_slots::network_of;
@@ -57,7 +58,7 @@ impl HalfOpen {
         handshake: impl Future<Output = ()> + Send + 'static,
     ) {
         let (this, host) = (self.clone(), network_of(remote));
-        let mut running = self.lock();
+        let mut running = self.running.lock();
         running.last += 1;
         let id = running.last;
         while running.all.len() >= self.max
@@ -72,24 +73,20 @@ impl HalfOpen {
             if tokio::time::timeout(this.within, handshake).await.is_err() {
                 tracing::trace!(%host, within_s = this.within.as_secs(), "a handshake ran out of its time");
             }
-            this.lock().all.retain(|other| other.id != id);
+            this.running.lock().all.retain(|other| other.id != id);
         });
         running.all.push_back(Handshake { id, host, task: task.abort_handle() });
     }
 
     /// Whether more than half the places are taken.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.lock().all.len() * 2 > self.max
+        self.running.lock().all.len() * 2 > self.max
     }
 
     pub(crate) fn abort_all(&self) {
-        for handshake in self.lock().all.drain(..) {
+        for handshake in self.running.lock().all.drain(..) {
             handshake.task.abort();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Running> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,7 +108,7 @@ mod tests {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(!tx.is_closed(), "the first one still runs");
-        assert_eq!(half_open.lock().all.iter().filter(|one| one.host == host(2)).count(), 3);
+        assert_eq!(half_open.running.lock().all.iter().filter(|one| one.host == host(2)).count(), 3);
     }
 
     #[tokio::test]
@@ -139,8 +136,8 @@ mod tests {
     async fn a_stalled_handshake_ends_by_its_deadline() {
         let half_open = HalfOpen::new(2, Duration::from_millis(20));
         half_open.run(host(1), std::future::pending());
-        assert_eq!(half_open.lock().all.len(), 1);
+        assert_eq!(half_open.running.lock().all.len(), 1);
         tokio::time::sleep(Duration::from_millis(200)).await;
-        assert_eq!(half_open.lock().all.len(), 0);
+        assert_eq!(half_open.running.lock().all.len(), 0);
     }
 }

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use exo_stdx::Mutex;
 use tokio::sync::oneshot;
 
 /// Exchanges at once, whoever they are with. Another one takes the place of the oldest of the address that
@@ -63,7 +64,7 @@ impl JoinSlots {
 
     fn take_at(self: &Arc<Self>, address: IpAddr, now: Instant) -> Result<JoinSlot, &'static str> {
         let address = network_of(address);
-        let mut taken = self.taken();
+        let mut taken = self.0.lock();
         if !address.is_loopback() {
             taken.count(address, now)?;
         }
@@ -75,10 +76,6 @@ impl JoinSlots {
         let (id, (crowded_out, told)) = (taken.last, oneshot::channel());
         taken.open.push_back(OpenExchange { id, address, _crowded_out: crowded_out });
         Ok(JoinSlot { slots: self.clone(), id, told: Some(told) })
-    }
-
-    fn taken(&self) -> MutexGuard<'_, OpenExchanges> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -138,7 +135,7 @@ impl JoinSlot {
 
 impl Drop for JoinSlot {
     fn drop(&mut self) {
-        self.slots.taken().open.retain(|one| one.id != self.id);
+        self.slots.0.lock().open.retain(|one| one.id != self.id);
     }
 }
 
@@ -189,7 +186,7 @@ mod tests {
         let more: Vec<_> = [2, 3, 3, 1].map(|n| places.take_at(address(n), now)).into();
         assert_eq!(more.iter().filter(|place| place.is_ok()).count(), 2, "3 of one address at most");
         assert!(is_open(&mut honest).await, "who has one place keeps it");
-        assert_eq!(places.taken().open.len(), JOIN_CONCURRENT_MAX);
+        assert_eq!(places.0.lock().open.len(), JOIN_CONCURRENT_MAX);
     }
 
     #[test]
@@ -202,9 +199,9 @@ mod tests {
         let served = (0..100).filter(|_| places.take_at(address(1), later).is_ok()).count();
         assert_eq!(served, 4);
         let held: Vec<_> = (10..100).filter_map(|n| places.take_at(address(n), now).ok()).collect();
-        assert_eq!((held.len(), places.taken().open.len()), (90, JOIN_CONCURRENT_MAX));
+        assert_eq!((held.len(), places.0.lock().open.len()), (90, JOIN_CONCURRENT_MAX));
         drop(held);
-        assert_eq!(places.taken().open.len(), 0);
+        assert_eq!(places.0.lock().open.len(), 0);
     }
 
     #[test]
@@ -226,6 +223,6 @@ mod tests {
         assert!((0..ADDRESSES_MAX).all(|n| places.take_at(many(n), now).is_ok()));
         assert!(places.take_at(address(1), now).is_err());
         assert!(places.take_at(address(1), now + 2 * ONE_IN).is_ok());
-        assert!(places.taken().addresses.len() < 3);
+        assert!(places.0.lock().addresses.len() < 3);
     }
 }

@@ -2,8 +2,9 @@
 //! sent to each.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use exo_stdx::Mutex;
 use exo_types::{NodeId, PacketCounts};
 
 /// Breaks one connection. Called outside every lock; may be called after the connection is gone.
@@ -58,7 +59,7 @@ impl Live {
         kill: impl Fn() + Send + Sync + 'static,
         packets: Option<Packets>,
     ) -> Registration {
-        let mut entries = self.lock();
+        let mut entries = self.0.lock();
         let id = entries.next_id;
         entries.next_id += 1;
         entries.by_id.insert(id, Entry { peer, kill: Box::new(kill), packets });
@@ -67,7 +68,7 @@ impl Live {
 
     /// Packets sent to each peer, and those lost on the way, where its connections tell.
     pub(crate) fn packets(&self) -> BTreeMap<NodeId, PacketCounts> {
-        let entries = self.lock();
+        let entries = self.0.lock();
         let mut all = entries.counted_before.clone();
         for entry in entries.by_id.values() {
             if let Some(packets) = &entry.packets {
@@ -79,7 +80,7 @@ impl Live {
 
     /// Breaks every connection whose peer is `doomed`.
     pub(crate) fn kill(&self, doomed: impl Fn(NodeId) -> bool) {
-        let mut entries = self.lock();
+        let mut entries = self.0.lock();
         let killed: Vec<_> = entries.by_id.extract_if(|_, entry| doomed(entry.peer)).collect();
         killed.iter().for_each(|(_, entry)| entries.keep_counts(entry));
         drop(entries);
@@ -88,15 +89,11 @@ impl Live {
             kill();
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut entries = self.live.lock();
+        let mut entries = self.live.0.lock();
         let gone = entries.by_id.remove(&self.id);
         gone.iter().for_each(|entry| entries.keep_counts(entry));
         drop(entries);

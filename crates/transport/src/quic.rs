@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use exo_stdx::Mutex;
 use exo_types::{NodeId, PacketCounts, Transport};
 use quinn::crypto::rustls::{HandshakeData, QuicClientConfig, QuicServerConfig};
 use quinn::{Connection, ConnectionError, TransportConfig, VarInt};
@@ -142,7 +143,7 @@ struct Admitted(Mutex<HashMap<NodeId, AdmittedOfOne>>);
 impl Admitted {
     /// Whether a member may have one more: the oldest without a channel makes place for it.
     fn add(&self, peer: NodeId, connection: &Connection, registration: &Arc<Registration>) -> bool {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.retain(|_, of_one| {
             of_one.retain(|(open, _)| open.close_reason().is_none());
             !of_one.is_empty()
@@ -237,7 +238,7 @@ impl Pool {
     }
 
     fn slot(&self, peer: NodeId, addr: SocketAddr) -> Slot {
-        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.0.lock();
         slots.retain(|_, slot| match slot.try_lock() {
             Ok(pooled) => pooled.as_ref().is_some_and(|p| p.connection.close_reason().is_none()),
             Err(_) => true, // being dialled now

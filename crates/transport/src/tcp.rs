@@ -3,11 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use exo_stdx::Repeats;
+use exo_stdx::{Mutex, Repeats};
 use exo_types::{NodeId, Transport};
 use rustls::pki_types::CertificateDer;
 use socket2::SockRef;
@@ -108,10 +108,10 @@ pub(crate) async fn dial(
     addr: SocketAddr,
     purpose: u8,
 ) -> Result<Channel, DialError> {
-    let (config, verifier) =
-        identity.client(peer, &shared.members).map_err(|e| DialError::Broken { addr, why: e.to_string() })?;
+    let broken = |why: String| DialError::Broken { addr, why };
+    let (config, verifier) = identity.client(peer, &shared.members).map_err(|e| broken(e.to_string()))?;
     let stream = connect(config, &verifier, addr, Some(peer)).await?;
-    check_alpn(&stream, addr, ALPN_CLUSTER)?;
+    proven_peer(&stream, ALPN_CLUSTER).map_err(|e| broken(e.to_string()))?;
     let proven = register(shared, peer, addr, stream).ok_or(DialError::NotMember { peer })?;
     shared.greet(proven, purpose).await
 }
@@ -161,13 +161,6 @@ fn proven_peer(stream: &TlsStream<TcpStream>, alpn: &[u8]) -> io::Result<NodeId>
     }
     let certs: &[CertificateDer<'_>] = session.peer_certificates().unwrap_or_default();
     tls::node_of(certs).ok_or_else(|| io::Error::other("the peer proved no Ed25519 key"))
-}
-
-fn check_alpn(stream: &TlsStream<TcpStream>, addr: SocketAddr, alpn: &[u8]) -> Result<(), DialError> {
-    if stream.get_ref().1.alpn_protocol() == Some(alpn) {
-        return Ok(());
-    }
-    Err(DialError::Broken { addr, why: "no exo protocol was agreed".to_owned() })
 }
 
 fn exporter(stream: &TlsStream<TcpStream>) -> io::Result<[u8; 32]> {
@@ -241,7 +234,7 @@ struct TlsRecv(Arc<Wire>);
 
 impl Wire {
     fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn shut(&self) {

@@ -2,9 +2,10 @@
 //!
 //! Sessions are never resumed: a resumed session skips the verifier, and a removed member would come back in.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use exo_identity::is_sound_key;
+use exo_stdx::Mutex;
 use exo_types::NodeId;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
@@ -142,7 +143,7 @@ impl Verifier {
 
     /// The key the other side offered last, whether it was accepted or not.
     pub(crate) fn seen(&self) -> Option<NodeId> {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.seen.lock()
     }
 
     fn check(&self, cert: &CertificateDer<'_>, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
@@ -150,7 +151,7 @@ impl Verifier {
             return Err(CertificateError::BadEncoding.into());
         }
         let node = node_of(std::slice::from_ref(cert)).ok_or(CertificateError::BadEncoding)?;
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(node);
+        *self.seen.lock() = Some(node);
         let welcome = match &self.accept {
             Accept::Members(members) => members.contains(node),
             Accept::Peer(peer, members) => node == *peer && members.contains(node),

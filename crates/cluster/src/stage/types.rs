@@ -21,10 +21,10 @@ pub struct StageGeometry {
 }
 
 /// What the engine made of a step.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum ComputeResult {
-    /// Hidden rows in the wire's encoding: any stage but the last.
-    Rows(Bytes),
+    /// Hidden rows in the wire's encoding: any stage but the last. Between processes they travel beside it.
+    Rows(#[serde(skip)] Bytes),
     /// Sampled tokens: the last stage. One per sequence with `sample`, in the frame's order. Their `attempt`
     /// does not count: the stage knows it.
     Tokens(Vec<TokenResult>),

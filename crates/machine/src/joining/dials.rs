@@ -21,11 +21,14 @@ pub(super) struct Dials {
 impl Dials {
     /// Takes one, if there is one.
     pub(super) fn take(&mut self, now: Time) -> bool {
-        let used = self.used_at(now);
+        let given_back = self.given_back(now);
+        let used = self.used.saturating_sub(given_back);
         if used >= BURST {
             return false;
         }
-        (self.used, self.since) = (used + 1, if used == 0 { now } else { self.given_back_until(now) });
+        // What has passed of the next one's time is not lost.
+        let since = if used == 0 { now } else { self.since + ONE_IN.saturating_mul(given_back) };
+        (self.used, self.since) = (used + 1, since);
         true
     }
 
@@ -34,16 +37,9 @@ impl Dials {
         if self.used < BURST { at } else { at.max(self.since + ONE_IN.saturating_mul(self.used + 1 - BURST)) }
     }
 
-    fn used_at(&self, now: Time) -> u32 {
-        let given_back = now.since(self.since).as_millis() / ONE_IN.as_millis();
-        self.used.saturating_sub(u32::try_from(given_back).unwrap_or(u32::MAX))
-    }
-
-    /// The last time by `now` at which one was given back: what has passed of the next one's time is not
-    /// lost.
-    fn given_back_until(&self, now: Time) -> Time {
-        let given_back = now.since(self.since).as_millis() / ONE_IN.as_millis();
-        self.since + ONE_IN.saturating_mul(u32::try_from(given_back).unwrap_or(u32::MAX))
+    /// How many time has given back by `now`.
+    fn given_back(&self, now: Time) -> u32 {
+        u32::try_from(now.since(self.since).as_millis() / ONE_IN.as_millis()).unwrap_or(u32::MAX)
     }
 }
 

@@ -6,10 +6,10 @@
 //! owes nothing else any more the rest is not waited for.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_hub::SourcePace;
+use exo_stdx::Mutex;
 use exo_store::ChunkRef;
 
 /// Members that are asked at once: more share the same line of this node, and each holds answers in memory.
@@ -122,7 +122,7 @@ impl SharedChunks {
 
     /// The share of one more member: nothing until it is known what it [has](ChunkShare::offer).
     pub fn share(&self) -> ChunkShare<'_> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.sources.push(SourceState {
             offered: Vec::new(),
             looked_at: 0,
@@ -143,17 +143,13 @@ impl SharedChunks {
 
     /// Whether a chunk did not come from who was asked for it, and some wait: another may have them.
     pub fn came_back(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.came_back && !state.waiting.is_empty()
     }
 
     fn is_over(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.waiting.is_empty() && state.sources.iter().all(|source| source.under_way.is_empty())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ShareState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,7 +164,7 @@ impl ChunkShare<'_> {
     pub fn offer(&self, has: impl Fn(ChunkRef) -> bool) -> bool {
         let offered: Vec<ChunkRef> = self.shared.all.iter().copied().filter(|chunk| has(*chunk)).collect();
         let is_any = !offered.is_empty();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let source = &mut state.sources[self.source];
         (source.offered, source.is_to_begin) = (offered, false);
         is_any
@@ -177,7 +173,7 @@ impl ChunkShare<'_> {
     /// The next chunk that the member is to be asked for: one that no one else is, or at the end one that
     /// another brings too slowly.
     pub fn take_next(&self, now: Instant) -> Option<ChunkRef> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let ShareState { waiting, sources, .. } = &mut *state;
         let source = &mut sources[self.source];
         while let Some(chunk) = source.offered.get(source.looked_at).copied() {
@@ -200,7 +196,7 @@ impl ChunkShare<'_> {
     /// The same for a source that brings several at once and takes `each` for a chunk: what others bring too
     /// slowly, and what these slow ones were not asked for yet.
     pub fn take_overdue(&self, now: Instant, each: Option<Duration>, chunks_max: usize) -> Vec<ChunkRef> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let mut overdue = state.overdue(self.source, now, each);
         overdue.truncate(chunks_max);
         for chunk in &overdue {
@@ -212,17 +208,17 @@ impl ChunkShare<'_> {
 
     /// Whether the member owes this chunk: no one else has brought it.
     pub fn owes(&self, chunk: ChunkRef) -> bool {
-        self.shared.lock().sources[self.source].under_way.contains(&chunk)
+        self.shared.state.lock().sources[self.source].under_way.contains(&chunk)
     }
 
     /// The member answered for a chunk that another has brought meanwhile.
     pub fn answered_late(&self, now: Instant) {
-        self.shared.lock().sources[self.source].pace.answer(now);
+        self.shared.state.lock().sources[self.source].pace.answer(now);
     }
 
     /// The member answered, and the chunk is here or waits again. Whether it is here of this member.
     pub fn answered(&self, now: Instant, chunk: ChunkRef, is_here: bool) -> bool {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let source = &mut state.sources[self.source];
         source.pace.answer(now);
         let was_owed = source.under_way.contains(&chunk);
@@ -243,7 +239,7 @@ impl ChunkShare<'_> {
 
     /// Whether no other member was asked for anything: what came says how fast the path is.
     pub fn is_alone(&self) -> bool {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let mut others = state.sources.iter().enumerate().filter(|(index, _)| *index != self.source);
         !others.any(|(_, other)| other.was_asked)
     }
@@ -271,7 +267,7 @@ impl ChunkShare<'_> {
     /// Whether others bring something that this member has. One that was not asked yet comes first, as the
     /// rest may be its own.
     fn may_help(&self) -> bool {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let source = &state.sources[self.source];
         let is_others_turn = !state.waiting.is_empty() && state.sources.iter().any(|s| s.is_to_begin);
         let mut under_way = state.sources.iter().flat_map(|other| &other.under_way);
@@ -284,13 +280,13 @@ impl ChunkShare<'_> {
         while asked.iter().any(|chunk| self.owes(*chunk)) {
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        self.shared.lock().sources[self.source].pace.is_stalled(Instant::now())
+        self.shared.state.lock().sources[self.source].pace.is_stalled(Instant::now())
     }
 }
 
 impl Drop for ChunkShare<'_> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let source = &mut state.sources[self.source];
         source.is_to_begin = false;
         let not_given = std::mem::take(&mut source.under_way);

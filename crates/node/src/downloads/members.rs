@@ -8,13 +8,13 @@
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exo_api::{ClusterView, FetchSourceView, NodeView};
 use exo_hub::{BLOCK_BYTES, CHUNK_BYTES, ChunkBits, PartialFiles, PartialState};
 use exo_hub::{Cancel, HubError, LeaveRange, Nearby, OtherFetch, Sharing, TakeRange, WantedFile};
 use exo_machine::Holder;
+use exo_stdx::Mutex;
 use exo_store::{ChunkRef, FileEntry, Manifest, ModelKind};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
@@ -266,7 +266,7 @@ impl<'a> Members<'a> {
 
     /// Of the bytes that have come, what came from where, the most first; nothing where that is one source.
     pub fn sources(&self, came_bytes: u64) -> Vec<FetchSourceView> {
-        let shares = self.lock().given.shares(came_bytes, Instant::now());
+        let shares = self.state.lock().given.shares(came_bytes, Instant::now());
         let view = |share: SourceShare<String>| FetchSourceView {
             member: share.member,
             bytes: share.bytes,
@@ -290,9 +290,9 @@ impl<'a> Members<'a> {
         };
         let endpoint = self.shared.library.endpoint();
         let failed = RefCell::default();
-        let note = |member: &str, bytes: u64| self.lock().given.note(member.to_owned(), bytes);
+        let note = |member: &str, bytes: u64| self.state.lock().given.note(member.to_owned(), bytes);
         let taken = gather(endpoint, copies, file.ranges, &leave_own, take, (&note, &failed)).await;
-        let (mut state, now) = (self.lock(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
         for member in failed.into_inner() {
             self.looks(&mut state, file).members.remove(&member);
             state.silent.insert(member, now);
@@ -302,7 +302,7 @@ impl<'a> Members<'a> {
 
     /// Of a file that others fetch, too, what is left to them.
     fn share_out(&self, file: &WantedFile<'_>, others: &[OtherFetch]) -> Vec<(u64, u64)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let looks = self.looks(&mut state, file);
         if looks.others != others.len() {
             looks.others = others.len();
@@ -322,14 +322,13 @@ impl<'a> Members<'a> {
         if state.file.as_ref().is_some_and(|looks| looks.sha256 != file.sha256) {
             state.file = None;
         }
-        let own = || self.shared.node_id.parse().unwrap_or(NodeId([0; 32]));
-        state.file.get_or_insert_with(|| FileLooks::new(file.sha256, own()))
+        state.file.get_or_insert_with(|| FileLooks::new(file.sha256, self.shared.node_id))
     }
 
     /// Whom to ask of the file now, the nearest first, and of whom also a model that has it.
     fn due(&self, file: &WantedFile<'_>) -> Vec<(NodeView, bool)> {
         let nodes = nearest_first(&self.shared.view.borrow());
-        let (mut state, now) = (self.lock(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
         state.silent.retain(|_, since| now.saturating_duration_since(*since) < SILENT_FOR);
         let mut due = Vec::new();
         for node in nodes {
@@ -352,7 +351,7 @@ impl<'a> Members<'a> {
         }));
         let asked = asked.await;
         let (mut copies, mut others) = (Vec::new(), Vec::new());
-        let (mut state, now) = (self.lock(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
         for (answer, (node, asks_copy)) in asked.into_iter().zip(due) {
             let late = |_| Err(MemberError::Late { seconds: ASKED_MAX.as_secs() });
             match answer.unwrap_or_else(late) {
@@ -378,10 +377,6 @@ impl<'a> Members<'a> {
         }
         (copies, others)
     }
-
-    fn lock(&self) -> MutexGuard<'_, KnownMembers> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Nearby for Members<'_> {
@@ -401,11 +396,11 @@ impl Nearby for Members<'_> {
     }
 
     fn asked_again_after(&self) -> Option<Duration> {
-        Some(self.lock().file.as_ref().map_or(AGAIN_AFTER, FileLooks::again_after))
+        Some(self.state.lock().file.as_ref().map_or(AGAIN_AFTER, FileLooks::again_after))
     }
 
     fn awaited(&self) -> Vec<(u64, u64)> {
-        self.lock().file.as_mut().map(|looks| std::mem::take(&mut looks.awaited)).unwrap_or_default()
+        self.state.lock().file.as_mut().map(|looks| std::mem::take(&mut looks.awaited)).unwrap_or_default()
     }
 
     fn partial_files(&self) -> Option<&PartialFiles> {
@@ -413,11 +408,11 @@ impl Nearby for Members<'_> {
     }
 
     fn givers(&self) -> String {
-        self.lock().given.members().map(String::as_str).collect::<Vec<_>>().join(", ")
+        self.state.lock().given.members().map(String::as_str).collect::<Vec<_>>().join(", ")
     }
 
     fn distrust_givers(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let givers: Vec<String> = state.given.members().cloned().collect();
         state.distrusted.extend(givers);
     }
@@ -577,7 +572,7 @@ mod tests {
     ) -> FakeAnswer {
         Box::new(move |ask| {
             let Ask::Chunk { chunk, .. } = ask else { return (KIND_REFUSED, b"no chunk".to_vec()) };
-            asked.lock().unwrap().push(chunk.index);
+            asked.lock().push(chunk.index);
             let at = chunk.index as usize * chunk_bytes;
             send(chunk.index, FILE[at..at + chunk_bytes].to_vec())
         })
@@ -598,11 +593,11 @@ mod tests {
         };
         let (leave, givers) = (|_: (u64, u64)| {}, Mutex::new(BTreeSet::new()));
         let note = |member: &str, _: u64| {
-            givers.lock().unwrap().insert(member.to_owned());
+            givers.lock().insert(member.to_owned());
         };
         let failed = RefCell::default();
         gather(endpoint, copies, ranges, &leave, &mut take, (&note, &failed)).await.unwrap();
-        (bytes, all_holes, givers.into_inner().unwrap())
+        (bytes, all_holes, givers.into_inner())
     }
 
     /// Chunks of 64 KiB at one member, of 128 at the other: what the one refuses comes of the other, and is a
@@ -728,7 +723,7 @@ mod tests {
         let counted = asked[1].clone();
         let both = vec![
             answers(CHUNK, asked[0].clone(), |_, bytes| (KIND_BYTES, bytes)),
-            answers(CHUNK, asked[1].clone(), move |_, bytes| second(counted.lock().unwrap().len(), bytes)),
+            answers(CHUNK, asked[1].clone(), move |_, bytes| second(counted.lock().len(), bytes)),
         ];
         let members = FakeMember::start_all(both, Duration::from_millis(5)).await;
         let copies = vec![copy_at(&members[0], "ann", CHUNK), copy_at(&members[1], "bob", CHUNK)];
@@ -737,7 +732,7 @@ mod tests {
             (0..COUNT as u64 / 4).map(|number| (number * step, (number + 1) * step)).collect();
         let (bytes, holes, _) = gathered(&members[0].own, copies, &ranges).await;
         assert!(bytes == *FILE && holes.is_empty(), "{holes:?}");
-        asked.map(|of_one| of_one.lock().unwrap().clone())
+        asked.map(|of_one| of_one.lock().clone())
     }
 
     #[tokio::test]

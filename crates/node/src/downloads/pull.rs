@@ -1,12 +1,13 @@
 //! One download: what it shows, what somebody wishes of it, and the task that carries both out.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_api::{HubToken, PullRequest, PullState, PullView, ReplacedModelView};
 use exo_hub::{
     Cancel, Client, FetchPlan, Fetched, HaveSize, HubError, Progress, PullOptions, Reference, Settings,
 };
+use exo_stdx::Mutex;
 use exo_store::{DiskClaim, ModelRecord, Replaced};
 use exo_types::ModelId;
 use tokio::runtime::Handle;
@@ -93,7 +94,7 @@ impl Pull {
     /// Lets go of the token of a download that no one has go on for long. Never ends.
     async fn forget_token_in_time(&self) {
         tokio::time::sleep(TOKEN_MAX).await;
-        self.lock().token = None;
+        self.state.lock().token = None;
         std::future::pending().await
     }
 
@@ -104,11 +105,11 @@ impl Pull {
     }
 
     fn request_with_token(&self) -> PullRequest {
-        PullRequest { token: self.lock().token.clone(), ..self.request.clone() }
+        PullRequest { token: self.state.lock().token.clone(), ..self.request.clone() }
     }
 
     pub fn view(&self) -> PullView {
-        let PullInner { view, rate, .. } = &*self.lock();
+        let PullInner { view, rate, .. } = &*self.state.lock();
         let bytes_per_s = rate.bytes_per_s(Instant::now()).filter(|_| view.state == PullState::Fetching);
         let received_bytes = view.received_bytes.max(view.verified_bytes);
         let left = view.total_bytes.map(|total| total.saturating_sub(received_bytes));
@@ -118,12 +119,12 @@ impl Pull {
 
     /// Whether nothing comes of it by itself any more.
     pub fn is_over(&self) -> bool {
-        matches!(self.lock().view.state, PullState::Done | PullState::Failed)
+        matches!(self.state.lock().view.state, PullState::Done | PullState::Failed)
     }
 
     /// For the file of downloads that are not over.
     pub fn saved(&self) -> Option<SavedPull> {
-        let PullInner { view, plan, .. } = &*self.lock();
+        let PullInner { view, plan, .. } = &*self.state.lock();
         if view.state == PullState::Done || *self.wish.borrow() == DownloadCommand::End {
             return None;
         }
@@ -173,7 +174,7 @@ impl Pull {
     }
 
     fn show(&self, shared: &DownloadsInner, change: impl FnOnce(&mut PullView)) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         change(&mut state.view);
         if state.view.state == PullState::Done {
             state.token = None;
@@ -191,7 +192,7 @@ impl Pull {
     /// Of a hub that has not answered yet, or asks to wait, why; unless members give meanwhile.
     fn show_hold_up(&self, shared: &DownloadsInner, why: Option<String>) {
         let (text, is_other) = {
-            let PullInner { view, rate, .. } = &*self.lock();
+            let PullInner { view, rate, .. } = &*self.state.lock();
             let is_coming = rate.bytes_per_s(Instant::now()).is_some();
             let text = why.filter(|_| !is_coming).map(|why| format!("asks the hub: {why}"));
             let is_asking = matches!(view.state, PullState::Resolving | PullState::Fetching);
@@ -212,7 +213,7 @@ impl Pull {
 
     /// What it had fetched may be gone, if it has failed.
     pub fn note_pruned(&self, shared: &DownloadsInner) {
-        let plan = self.lock().plan.clone();
+        let plan = self.state.lock().plan.clone();
         let Some(plan) = plan.filter(|_| self.view().state == PullState::Failed) else { return };
         let verified_bytes = plan.verified_bytes(&shared.root);
         self.show(shared, |view| {
@@ -225,11 +226,7 @@ impl Pull {
 
     /// Whether a hub has said what the files are, now or to an earlier run of the node.
     fn was_answered(&self) -> bool {
-        self.pinned.is_some() || self.lock().plan.is_some()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, PullInner> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pinned.is_some() || self.state.lock().plan.is_some()
     }
 
     /// The commit that it must be of: as an earlier run of the node understood it, or as a person was shown
@@ -287,7 +284,7 @@ impl Pull {
             return Ok(here);
         }
         let client = Client::new(settings.clone());
-        let mut heads = HeadReader::new(&client, cancel, &shared.data_dir);
+        let mut heads = HeadReader::new(&client, cancel, &shared.config.data_dir);
         let older = self.older(shared)?;
         let plan = match self.plan(shared, &mut heads, older.as_ref()) {
             // Without a line what is here of yesterday is what there is; not for a download that has begun:
@@ -302,7 +299,7 @@ impl Pull {
         };
         self.show(shared, |view| view.state = PullState::Fetching);
         if self.request.layers_only && !plan.is_here(&options.root) {
-            let registered = match register(&shared.library, &shared.data_dir, &mut heads, &plan) {
+            let registered = match register(&shared.library, &shared.config.data_dir, &mut heads, &plan) {
                 Err(ReferenceError::Hub(error @ HubError::Lacks { .. })) if self.request.to_run => {
                     let error = chain(&error);
                     tracing::warn!(reference = plan.reference, error, "this machine fetches the whole model");
@@ -318,7 +315,7 @@ impl Pull {
             };
             shared.library.hub().use_settings(known.id, settings);
             shared.library.store().asked_for(known.id, &plan.reference).map_err(|source| {
-                let folder = shared.data_dir.display().to_string();
+                let folder = shared.config.data_dir.display().to_string();
                 ReferenceError::Disk { folder, source: std::io::Error::other(source) }
             })?;
             return Ok(AttemptResult::Known { known, is_new });
@@ -435,7 +432,7 @@ impl Pull {
         claim: &DiskClaim,
         cancel: &Cancel,
     ) -> Result<Fetched, HubError> {
-        let (here, mut came_bytes, mut before) = (self.lock().view.verified_bytes, 0, None);
+        let (here, mut came_bytes, mut before) = (self.state.lock().view.verified_bytes, 0, None);
         let members = Members::new(shared);
         let _running = TransferMeter::begin(&shared.meters);
         exo_hub::fetch_near(client, &members, plan, options, cancel, &mut |progress: &Progress| {
@@ -445,7 +442,7 @@ impl Pull {
             claim.arrived(new_bytes);
             shared.meters.transfers.received(new_bytes);
             let sources = members.sources(came_bytes);
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.rate.note(Instant::now(), progress.received_bytes);
             let view = &mut state.view;
             if new_bytes > 0 {
@@ -468,7 +465,7 @@ impl Pull {
         heads: &mut HeadReader<'_>,
         older: Option<&Older>,
     ) -> Result<FetchPlan, ReferenceError> {
-        if let Some(plan) = self.lock().plan.clone() {
+        if let Some(plan) = self.state.lock().plan.clone() {
             return Ok(plan);
         }
         self.show(shared, |view| view.state = PullState::Resolving);
@@ -477,7 +474,7 @@ impl Pull {
             None => self.choose(shared, heads)?,
         };
         plan.reference = self.reference.to_string();
-        self.lock().plan = Some(plan.clone());
+        self.state.lock().plan = Some(plan.clone());
         // What is here of it is not shown as less while it has to wait for room.
         let verified_bytes = plan.verified_bytes(&shared.root);
         self.show(shared, |view| {
@@ -615,7 +612,7 @@ async fn run(
             }
         }
         let (reference, error) = (&pull.reference, &failed.0);
-        match shared.is_kept {
+        match shared.is_kept() {
             true => tracing::warn!(%reference, %error, "a download failed"),
             // The command that this node is for says so itself.
             false => tracing::info!(%reference, %error, "a download failed"),
@@ -634,7 +631,7 @@ async fn is_answered_after(shared: &Arc<DownloadsInner>, pull: &Arc<Pull>, wait:
     tokio::time::sleep(wait).await;
     let (pull, shared) = (pull.clone(), shared.clone());
     let look = move || {
-        let plan = pull.lock().plan.clone();
+        let plan = pull.state.lock().plan.clone();
         match (plan, pull.settings(&shared)) {
             (Some(plan), Ok(settings)) => plan.is_answered(&Client::new(settings)),
             _ => true,
@@ -847,7 +844,7 @@ impl DownloadsInner {
             pull.view().state == PullState::Failed
                 && is_same_model(&pull.reference, &done.reference, label.as_deref())
         };
-        let mut pulls = self.lock();
+        let mut pulls = self.pulls.lock();
         let failed: Vec<u64> =
             pulls.by_id.iter().filter(|(_, pull)| is_its(pull)).map(|(id, _)| *id).collect();
         failed.into_iter().for_each(|id| pulls.take_out(id));

@@ -275,19 +275,9 @@ fn current(record: &ModelRecord, older: &Older, instances: &[InstanceView]) -> U
         reference: older.origin.reference.clone(),
         state: UpdateState::Current,
         commit: older.commit.clone(),
-        newest: None,
-        files: Vec::new(),
-        total_bytes: 0,
-        fetch_bytes: 0,
-        chunks: 0,
-        chunks_here: 0,
         layers_only: older.folder.is_none(),
-        licence: None,
-        terms: None,
-        removes: Vec::new(),
         instances: of_it.map(|instance| instance.instance().to_string()).collect(),
-        error: None,
-        hint: None,
+        ..UpdateView::default()
     }
 }
 

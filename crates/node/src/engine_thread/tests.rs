@@ -16,7 +16,6 @@ use serde_json::json;
 
 use self::faulty::Faulty;
 use super::*;
-use crate::engine_host::EngineHost;
 
 #[test]
 fn large_weights_in_small_pages_are_warned_of() {
@@ -391,14 +390,10 @@ fn rewire(keep: &[u64]) -> Order {
 /// rest is lost.
 fn answers(orders: Vec<Order>, device: Arc<dyn Device>) -> Vec<String> {
     let (tell, events) = channel();
-    let host =
-        EngineHost::Thread(ThreadHost::start(request(device), Arc::new(move |event| drop(tell.send(event)))));
+    let host = ThreadHost::start(request(device), Arc::new(move |event| drop(tell.send(event))));
     let count = orders.len();
     for order in orders {
-        match order {
-            Order::Compute(job) => host.compute(job),
-            Order::Rewire { keep } => host.rewire(keep),
-        }
+        host.order(order);
     }
     let line = |event| match event {
         EngineEvent::Computed { step, result: ComputeResult::Tokens(results), .. } => {

@@ -1,10 +1,10 @@
 //! When models were last asked for at this node, and when those that requests loaded are unloaded.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use exo_api::InstanceView;
+use exo_stdx::Mutex;
 use exo_types::ModelId;
 
 /// By model, in seconds since 1970.
@@ -14,12 +14,12 @@ pub struct ModelUses(Mutex<BTreeMap<ModelId, u64>>);
 impl ModelUses {
     /// A request asks for the model.
     pub fn note(&self, model: ModelId, unix_s: u64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(model, unix_s);
+        self.0.lock().insert(model, unix_s);
     }
 
     /// When that was last; 0 if never.
     pub fn last(&self, model: ModelId) -> u64 {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&model).copied().unwrap_or(0)
+        self.0.lock().get(&model).copied().unwrap_or(0)
     }
 }
 

@@ -46,7 +46,7 @@ async fn ask_member(library: Arc<Library>, node: NodeView, models: Vec<ModelId>)
         tracing::debug!(peer = %node.name, reason = chain(&error), "a member says nothing of its models");
         models.iter().for_each(|model| library.tell(*model, None));
     }
-    library.asked(&node.id);
+    library.end_asking(&node.id);
 }
 
 impl NodeFacade {
@@ -152,7 +152,7 @@ impl NodeFacade {
                 of_members.entry(&node.id).or_insert((node, Vec::new())).1.push(model.id);
             }
         }
-        let asks = of_members.into_values().filter(|(node, _)| self.library.asks(&node.id));
+        let asks = of_members.into_values().filter(|(node, _)| self.library.begin_asking(&node.id));
         let asks: Vec<_> = asks
             .map(|(node, models)| tokio::spawn(ask_member(self.library.clone(), node.clone(), models)))
             .collect();
@@ -266,26 +266,15 @@ fn model_view(store: &Store, held: ModelHolders, local: Option<&ModelRecord>) ->
     let mut view = ModelView {
         id: held.id.to_full(),
         name: held.name,
-        architecture: String::new(),
-        format: String::new(),
-        dtypes: BTreeMap::new(),
         weight_bytes: held.bytes,
-        layers: 0,
-        context_tokens_max: 0,
-        context_tokens: 0,
-        needs_id: false,
-        unloads_unix_s: None,
         path: local.map(|r| r.path.display().to_string()),
         nodes: held.node_names,
         chat: true,
-        tools: None,
         instances: held.instances.iter().map(ToString::to_string).collect(),
         added_unix_s: local.map_or(0, |r| modified_unix_s(&r.path)),
-        parameters: 0,
-        source: None,
-        licence: None,
         kept: local.is_some_and(|r| r.is_kept),
         used_unix_s: local.map(|r| r.used_unix_s).filter(|at| *at > 0),
+        ..ModelView::default()
     };
     let checked = local.and_then(|record| record.checked);
     if let Some(origin) = local.and_then(|r| Origin::beside(&r.path)) {

@@ -8,7 +8,7 @@ use exo_cluster::{DryRunError, InstanceRequest};
 use exo_formats::ModelConfig;
 use exo_machine::Resolved;
 use exo_planner::{PlanError, PlanRequest};
-use exo_types::{InstanceId, KvDType, ModelId};
+use exo_types::{InstanceId, KvDType};
 use tokio::sync::oneshot;
 
 use super::{ANSWER_MAX, NodeFacade, unavailable};
@@ -16,7 +16,7 @@ use crate::background;
 use crate::cache::{CacheError, CacheRequest, check_context};
 use crate::library::OpenModel;
 use crate::planning;
-use crate::questions::{PlanFacts, name_in, other_answer, plan_facts, planner_inputs, refused};
+use crate::questions::{name_in, other_answer, plan_facts, planner_inputs, refused};
 use crate::smaller::smaller;
 use exo_accelerators::chain;
 
@@ -40,7 +40,7 @@ impl NodeFacade {
             instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
         let inputs = match request.pins.is_empty() && request.exclude.is_empty() {
             true => PlannerInputs::default(),
-            false => self.planner_inputs(resolved.id, None).await?,
+            false => planner_inputs(&self.node, &self.view, resolved.id, None).await?,
         };
         planning::constrain(&request, &inputs, &mut wanted)
             .map_err(|e| AdminError::Invalid { param: e.param().to_owned(), message: e.to_string() })?;
@@ -55,7 +55,7 @@ impl NodeFacade {
                 Ok(InstanceView { reasons, ..instance })
             }
             ControlReply::Refused(ControlRefusal::DoesNotFit(plan)) => {
-                let inputs = self.planner_inputs(resolved.id, None).await?;
+                let inputs = planner_inputs(&self.node, &self.view, resolved.id, None).await?;
                 let free_bytes = exo_planner::memory_free_bytes(inputs.devices.iter().map(|d| &d.facts));
                 let detail = plan.text() + &self.smaller(&open.model.config, &wanted).await;
                 Err(AdminError::DoesNotFit { model, needed_bytes, free_bytes, detail })
@@ -67,16 +67,16 @@ impl NodeFacade {
         }
     }
 
-    async fn planner_inputs(
+    /// With what the coordinator would place it, with what `replaced` holds as free, and what its planner is
+    /// asked then.
+    async fn plan_request(
         &self,
-        model: ModelId,
+        wanted: &InstanceRequest,
         replaced: Option<InstanceId>,
-    ) -> Result<PlannerInputs, AdminError> {
-        planner_inputs(&self.node, &self.view, model, replaced).await
-    }
-
-    async fn plan_facts(&self, model: ModelId) -> Result<PlanFacts, AdminError> {
-        plan_facts(&self.node, model).await
+    ) -> Result<(PlannerInputs, PlanRequest), AdminError> {
+        let inputs = planner_inputs(&self.node, &self.view, wanted.model, replaced).await?;
+        let request = plan_facts(&self.node, wanted.model).await?.request(&inputs, wanted);
+        Ok((inputs, request))
     }
 
     /// What whoever asked should know where no second member has a change on its disk.
@@ -139,16 +139,15 @@ impl NodeFacade {
             return Err(AdminError::Conflict { message });
         }
         // What is unloaded for a plan that then fits nowhere would be lost.
-        let inputs = self.planner_inputs(resolved.id, Some(placed.instance())).await?;
-        let facts = self.plan_facts(resolved.id).await?;
-        let without = PlanRequest { explain: false, ..facts.request(&inputs, wanted) };
+        let (inputs, request) = self.plan_request(wanted, Some(placed.instance())).await?;
+        let without = PlanRequest { explain: false, ..request };
         let until = Instant::now() + DRY_RUN_MAX;
         let is_over = move || Instant::now() > until;
         let planned = searched(move || exo_cluster::dry_run(&inputs, without, &is_over)).await?;
         planned.map_err(|error| AdminError::Conflict { message: error.to_string() })?;
         let instance = placed.instance();
         let remove = ControlAsk::RemoveInstance { instance };
-        self.done(remove, "instance", instance.to_string()).await
+        self.carry_out(remove, "instance", instance.to_string()).await
     }
 
     /// How the model would be placed now.
@@ -164,8 +163,8 @@ impl NodeFacade {
         let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
         // As with `--replace`, what it holds where it is placed now counts as free.
         let placed = self.instances().await?.into_iter().find(|placed| placed.model() == resolved.id);
-        let inputs = self.planner_inputs(resolved.id, placed.map(|placed| placed.instance())).await?;
-        let mut request = self.plan_facts(resolved.id).await?.request(&inputs, &wanted);
+        let placed = placed.map(|placed| placed.instance());
+        let (inputs, mut request) = self.plan_request(&wanted, placed).await?;
         planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
         let needed_bytes = wanted.shape.weight_bytes();
         let name = resolved.name.clone();
@@ -190,8 +189,7 @@ impl NodeFacade {
     async fn smaller(&self, config: &ModelConfig, wanted: &InstanceRequest) -> String {
         let until = Instant::now() + SMALLER_MAX;
         let known = async {
-            let inputs = self.planner_inputs(wanted.model, None).await?;
-            let request = self.plan_facts(wanted.model).await?.request(&inputs, wanted);
+            let (inputs, request) = self.plan_request(wanted, None).await?;
             let (config, kv) = (config.clone(), wanted.kv);
             let is_over = move || Instant::now() > until;
             searched(move || smaller_text(&config, kv, &inputs, &request, &is_over)).await

@@ -2,8 +2,9 @@
 //! has.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use exo_stdx::Mutex;
 use exo_types::Principal;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
@@ -65,7 +66,7 @@ impl Turns {
     }
 
     fn own(&self, principal: Principal) -> Arc<Semaphore> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         // Who has a turn or waits for one has it, too.
         own.retain(|_, turns| Arc::strong_count(turns) > 1);
         own.entry(principal).or_insert_with(|| Arc::new(Semaphore::new(self.max))).clone()
@@ -100,7 +101,7 @@ mod tests {
             all.push(who);
         }
         assert_eq!(all, [one, many, many, many]);
-        let kept = turns.long.own.lock().unwrap().len();
+        let kept = turns.long.own.lock().len();
         assert!(kept <= 2, "{kept}");
     }
 }

@@ -28,15 +28,8 @@ pub struct ModelNumbers {
     pub rope_theta: f64,
     /// Longest context it was made for.
     pub context_tokens_max: u32,
-    /// Feed-forward networks beside each other in each layer.
-    pub experts: Option<Experts>,
-}
-
-/// Feed-forward networks of which each token takes some.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Experts {
-    /// How many.
-    pub count: u32,
+    /// Feed-forward networks beside each other in each layer, of which each token takes some.
+    pub experts: Option<u32>,
 }
 
 impl ModelNumbers {
@@ -45,7 +38,7 @@ impl ModelNumbers {
         let [hidden, heads, kv_heads, head_dim, ffn] =
             [self.hidden, self.heads, self.kv_heads, self.head_dim, self.ffn].map(u64::from);
         let attention = hidden * head_dim * (2 * heads + 2 * kv_heads);
-        let experts = self.experts.map_or(1, |e| u64::from(e.count));
+        let experts = self.experts.map_or(1, u64::from);
         let router = if self.experts.is_some() { hidden * experts } else { 0 };
         let layer = attention + experts * 3 * hidden * ffn + router;
         let tables = if self.tied { 1 } else { 2 };

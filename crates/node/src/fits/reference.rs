@@ -4,7 +4,7 @@
 //! A skeleton of the model is made in a temporary folder: files of the right length that are holes behind
 //! their heads, so that `formats` opens them as it opens any model. No weights are fetched.
 
-use exo_api::fits::{FitVerdict, FitView};
+use exo_api::fits::FitView;
 use exo_hub::{FetchPlan, HubReference, Snapshot, Variant};
 use exo_planner::PlanError;
 
@@ -221,16 +221,9 @@ fn empty(hub: &HubReference, licence: &exo_hub::Licence) -> FitView {
         name: hub.to_string(),
         title: hub.repo.clone(),
         reference: hub.to_string(),
-        good_for: String::new(),
         licence: licence.label().to_owned(),
         terms: licence.notable_terms(),
-        parameters: 0,
-        context_tokens_max: 0,
-        verdict: FitVerdict::NotSupported,
-        summary: String::new(),
-        best: None,
-        sizes: Vec::new(),
-        changes: Vec::new(),
+        ..FitView::default()
     }
 }
 

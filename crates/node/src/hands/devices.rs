@@ -20,7 +20,6 @@ use super::ages::Ages;
 use crate::NodeConfig;
 use crate::clock::Clock;
 use crate::compute::{Check, CheckError, Compute, Loss, ShardTarget, SystemState};
-use crate::device::TypeMeter;
 use crate::events::{DeviceEvent, Event, EventSender};
 use crate::host::Host;
 use crate::meters::Meters;
@@ -98,12 +97,12 @@ impl Devices {
         self.compute.shard_target(device)
     }
 
-    /// What measures types of weights on `device` before they are loaded; `None` where that is no processor
-    /// of this process, or whoever embeds the node knows its rates.
-    pub fn type_meter(&self, device: &DeviceId) -> Option<TypeMeter> {
+    /// With what types of weights are measured on `device` before they are loaded; `None` where that is no
+    /// processor of this process, or whoever embeds the node knows its rates.
+    pub fn measures_types(&self, device: &DeviceId) -> Option<NodeConfig> {
         let is_here = matches!(self.compute.shard_target(device), Some(ShardTarget::Here(_)))
             && *device == DeviceId::cpu();
-        (is_here && self.host.processor().read_bytes_per_s.is_none()).then(|| TypeMeter::of(&self.config))
+        (is_here && self.host.processor().read_bytes_per_s.is_none()).then(|| self.config.clone())
     }
 
     /// Types of weights were measured, or known; whether that is news.

@@ -18,7 +18,7 @@ use crate::draft::Draft;
 use crate::draft_mismatch::DraftMismatch;
 use crate::engine_host::EngineHost;
 use crate::engine_start_error::EngineStartError;
-use crate::engine_thread::{EngineEvent, Events, LoadRequest, Loaded, STEP_MAX, ThreadHost};
+use crate::engine_thread::{EngineEvent, Events, LoadRequest, Loaded, Order, STEP_MAX, ThreadHost};
 use crate::events::{Event, EventSender, OpenedModel};
 use crate::library::Library;
 use crate::planning;
@@ -66,7 +66,7 @@ impl Engines {
         // Beside another shard it would be measured with a part of the processor, and take that from what
         // runs.
         let is_alone = self.engines.is_empty();
-        let (meter, shard) = (devices.type_meter(&spec.device).filter(|_| is_alone), spec.shard());
+        let (config, shard) = (devices.measures_types(&spec.device).filter(|_| is_alone), spec.shard());
         let state = devices.follow(&spec.device);
         let work = async move {
             if let Some(mut state) = state {
@@ -81,7 +81,8 @@ impl Engines {
                 let mut opened = store.open_model(model)?;
                 let draft = draft.map(|draft| draft.check_model(model, &opened));
                 opened.take_tokenizer();
-                let types = meter.map(|meter| meter.measure(&planning::types_of_shard(&opened, &shard)));
+                let of_shard = || planning::types_of_shard(&opened, &shard);
+                let types = config.map(|config| crate::device::measure_types(&config, &of_shard()));
                 Ok::<_, EngineStartError>((Arc::new(opened), draft, types))
             };
             let opened = tokio::task::spawn_blocking(open).await;
@@ -140,7 +141,7 @@ impl Engines {
             );
         };
         jobs.push_back((position, job.frame.term));
-        host.compute(job);
+        host.order(Order::Compute(job));
     }
 
     pub fn rewire(&mut self, engine: EngineId, position: ShardPosition, term: Term, keep: Vec<PageKey>) {
@@ -153,7 +154,7 @@ impl Engines {
             );
         };
         rewires.push_back((position, term));
-        host.rewire(keep);
+        host.order(Order::Rewire { keep });
     }
 
     pub fn unload(&mut self, engine: EngineId) {

@@ -1,12 +1,13 @@
 //! Fetches of manifests and of the bytes of shards, and the list of models on disk.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use exo_cluster::LoadFault;
 use exo_cluster::wire::{FetchSource, HeldModel, limits};
 use exo_machine::{FetchEvent, FetchId, FetchWhat, Holder, Input, Received};
+use exo_stdx::Mutex;
 use exo_store::{ModelRecord, StoreError};
 use exo_types::{DiskRoom, ModelId, NodeId};
 use tokio_util::sync::CancellationToken;
@@ -132,7 +133,7 @@ fn look(library: &Library, last: &Mutex<Vec<HeldModel>>) -> (Vec<HeldModel>, Dis
 /// What is there; where the disk does not say, what was there before: one that fails for a moment is no
 /// reason to have no models.
 fn held_now(held: Result<Vec<HeldModel>, StoreError>, last: &Mutex<Vec<HeldModel>>) -> Vec<HeldModel> {
-    let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = last.lock();
     match held {
         Ok(held) => *last = bounded(held),
         Err(error) => {

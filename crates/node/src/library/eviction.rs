@@ -8,21 +8,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use exo_api::{ClusterView, RemovedModelView};
 use exo_cluster::wire::HeldModel;
 use exo_machine::{Answer, Holder, ModelHolders, Question};
-use exo_stdx::unix_s;
+use exo_stdx::{Mutex, unix_s};
 use exo_store::{DiskBudget, DiskClaim, ModelRecord, NoRoom, Store};
 use exo_telemetry::DifferingModel;
 use exo_types::{DiskRoom, ModelId, NodeId};
-use tokio::sync::{OwnedMutexGuard, oneshot, watch};
+use tokio::sync::{OwnedMutexGuard, watch};
 
 use super::Library;
 use crate::bulk::holder_of;
-use crate::events::{Event, EventSender};
+use crate::events::EventSender;
+use crate::questions::{NoAnswer, ask_node};
 use exo_accelerators::chain;
 
 /// For the machine to look at the disk.
@@ -108,13 +109,13 @@ impl Eviction {
         let changed = records.iter().filter(is_changed).map(|record| record.name.clone()).collect();
         let differing = records.iter().filter(|record| record.checked == Some(false));
         let differing = differing.map(|r| DifferingModel { id: r.id.to_full(), name: r.name.clone() });
-        let disk = &mut lock(&self.state).disk;
+        let disk = &mut self.state.lock().disk;
         (disk.changed, disk.differing) = (changed, differing.collect());
     }
 
     /// What was found then.
     pub fn disk_facts(&self) -> DiskFacts {
-        lock(&self.state).disk.clone()
+        self.state.lock().disk.clone()
     }
 
     /// No one else deletes models as long as what is returned is there.
@@ -126,13 +127,13 @@ impl Eviction {
     /// notes what they take of it.
     pub fn disk_room(&self) -> DiskRoom {
         let look = self.budget.look();
-        lock(&self.state).disk.quota_bytes = look.quota_bytes;
+        self.state.lock().disk.quota_bytes = look.quota_bytes;
         look.room
     }
 
     /// What is told of a model on the disk.
     pub fn held(&self, record: ModelRecord) -> HeldModel {
-        let may_go = self.may_go(&record, &lock(&self.state));
+        let may_go = self.may_go(&record, &self.state.lock());
         let held_bytes = record.held_bytes.min(record.bytes);
         // Chunks may have come since the disk was looked at.
         let expected_bytes = self.budget.expected_bytes(record.id).min(record.bytes - held_bytes);
@@ -156,7 +157,7 @@ impl Eviction {
 
     /// Whether a model is about to go: this node does not say any more that it has it.
     pub fn is_leaving(&self, model: ModelId) -> bool {
-        lock(&self.state).leaving.contains(&model)
+        self.state.lock().leaving.contains(&model)
     }
 
     /// This model guesses ahead as long as the node runs.
@@ -169,7 +170,7 @@ impl Eviction {
         if self.draft.get() == Some(&model) {
             return Some("guesses ahead for this node (`--draft`); start the node without it first");
         }
-        let is_busy = lock(&self.state).busy.contains_key(&model);
+        let is_busy = self.state.lock().busy.contains_key(&model);
         is_busy.then_some("is being fetched; end that first, `exo pulls` lists downloads")
     }
 
@@ -206,12 +207,6 @@ impl Eviction {
         }
     }
 
-    async fn ask(&self, question: Question) -> Option<Answer> {
-        let (answer, answered) = oneshot::channel();
-        self.node.post(Event::Asked { question, answer });
-        tokio::time::timeout(ANSWER_MAX, answered).await.ok()?.ok()
-    }
-
     async fn check(&self, needed_bytes: u64) -> Result<(), NoRoom> {
         let budget = self.budget.clone();
         match tokio::task::spawn_blocking(move || budget.check(needed_bytes)).await {
@@ -229,7 +224,7 @@ impl Eviction {
     async fn is_in_use(&self, model: ModelId) -> bool {
         let is_placed =
             self.placed().await.is_none_or(|placed| placed.iter().any(|instance| instance.model() == model));
-        is_placed || self.draft.get() == Some(&model) || lock(&self.state).busy.contains_key(&model)
+        is_placed || self.draft.get() == Some(&model) || self.state.lock().busy.contains_key(&model)
     }
 
     /// [`Eviction::placed`], and `None` too if no coordinator has said it since this node began. After one
@@ -248,15 +243,15 @@ impl Eviction {
 
     /// Models that are placed, anywhere.
     pub async fn placed(&self) -> Option<Vec<exo_cluster::InstanceView>> {
-        match self.ask(Question::Instances).await? {
-            Answer::Instances(instances) => Some(instances),
+        match ask_node(&self.node, Question::Instances, ANSWER_MAX).await {
+            Ok(Answer::Instances(instances)) => Some(instances),
             _ => None,
         }
     }
 
     async fn holders(&self) -> Option<Vec<ModelHolders>> {
-        match self.ask(Question::ModelsAfterScan).await? {
-            Answer::Models(models) => Some(models),
+        match ask_node(&self.node, Question::ModelsAfterScan, ANSWER_MAX).await {
+            Ok(Answer::Models(models)) => Some(models),
             _ => None,
         }
     }
@@ -327,7 +322,7 @@ impl Library {
             let known = holders.iter().find(|model| model.id == id);
             known.is_some_and(|model| model.whole_on.iter().any(|node| *node != self.room.me))
         };
-        let state = lock(&self.room.state);
+        let state = self.room.state.lock();
         let may_go = records.into_iter().filter(|record| {
             self.room.may_go(record, &state) && is_elsewhere(record.id) && !placed.contains(&record.id)
         });
@@ -480,14 +475,14 @@ struct Leaving {
 
 impl Leaving {
     fn begin(state: &Arc<Mutex<EvictionState>>, models: Vec<ModelRecord>) -> Self {
-        lock(state).leaving.extend(models.iter().map(|record| record.id));
+        state.lock().leaving.extend(models.iter().map(|record| record.id));
         Self { state: state.clone(), models }
     }
 }
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         self.models.iter().for_each(|record| _ = state.leaving.remove(&record.id));
     }
 }
@@ -500,7 +495,7 @@ pub(super) struct Busy {
 
 impl Busy {
     fn begin(state: &Arc<Mutex<EvictionState>>, model: Option<ModelId>) -> Self {
-        model.iter().for_each(|model| *lock(state).busy.entry(*model).or_default() += 1);
+        model.iter().for_each(|model| *state.lock().busy.entry(*model).or_default() += 1);
         Self { state: state.clone(), model }
     }
 }
@@ -508,7 +503,7 @@ impl Busy {
 impl Drop for Busy {
     fn drop(&mut self) {
         let Some(model) = self.model else { return };
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(times) = state.busy.get_mut(&model) {
             *times -= 1;
             if *times == 0 {
@@ -518,27 +513,16 @@ impl Drop for Busy {
     }
 }
 
-fn lock(state: &Mutex<EvictionState>) -> MutexGuard<'_, EvictionState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Has the machine look at the disk, and waits until it has. False if that took too long: then others hear of
 /// it later.
 pub async fn list_again(node: &EventSender) -> bool {
-    let (answer, answered) = oneshot::channel();
-    node.post(Event::Asked { question: Question::ModelsAfterScan, answer });
-    match tokio::time::timeout(SCAN_MAX, answered).await {
-        // A node that ends looks at the disk when it starts.
-        Ok(answered) => answered.is_ok(),
-        Err(_) => {
-            let seconds = SCAN_MAX.as_secs();
-            tracing::warn!(
-                seconds,
-                "the models on the disk are not listed yet: others hear later what is here"
-            );
-            false
-        }
+    let listed = ask_node(node, Question::ModelsAfterScan, SCAN_MAX).await;
+    // A node that ends looks at the disk when it starts.
+    if let Err(NoAnswer::Late { within }) = listed {
+        let seconds = within.as_secs();
+        tracing::warn!(seconds, "the models on the disk are not listed yet: others hear later what is here");
     }
+    listed.is_ok()
 }
 
 #[cfg(test)]

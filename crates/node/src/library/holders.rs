@@ -2,17 +2,18 @@
 //! from a few at once, in rounds. What was wrong with one, a link that blinks or a busy disk, may have
 //! passed a moment later.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
 use exo_machine::Holder;
+use exo_stdx::Mutex;
 use exo_store::{ChunkRef, Manifest, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
 use futures_util::StreamExt;
 
-use crate::bulk::{ChunkShare, ChunkSource, FetchError, FetchProgress, Fetcher};
+use crate::bulk::{AskedOf, ChunkShare, FetchError, FetchProgress, Fetcher};
 use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
 use crate::library_error::LibraryError;
 use crate::obtain::Received;
@@ -65,7 +66,7 @@ pub(super) async fn chunks(
     let mut rounds = Rounds::new(holders);
     let progress = Mutex::new(progress);
     let tell = |news: FetchProgress| {
-        let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut progress = progress.lock();
         (*progress)(news);
     };
     let missing =
@@ -139,7 +140,8 @@ impl Source<'_> {
             Err(error) => return (self, Err(error)),
         };
         let note = &mut |chunk, error| self.refused.note(Instant::now(), chunk, error);
-        let taken = fetcher.chunks(partial, &share, ChunkSource::Disk, note, &mut progress).await;
+        let of = AskedOf::Model(partial.id());
+        let taken = fetcher.chunks(partial, &share, of, note, &mut progress).await;
         // What shares this node's line with others says nothing of the path.
         if share.is_alone() {
             received(self.holder.node, fetcher.received());
@@ -288,7 +290,7 @@ mod tests {
             let (from, asked) = (from.clone(), asked.clone());
             Box::new(move |ask| {
                 let Ask::Chunk { model, chunk } = ask else { return (KIND_REFUSED, b"no chunk".to_vec()) };
-                asked.lock().unwrap()[number].push(chunk.index);
+                asked.lock()[number].push(chunk.index);
                 send(from.read_chunk(model, chunk).unwrap())
             })
         };
@@ -301,7 +303,7 @@ mod tests {
         let own = &members[0].own;
         super::chunks(own, &partial, &all, &holders, &mut |_| {}, &|_, _| {}).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
-        let mut asked = asked.lock().unwrap().clone();
+        let mut asked = asked.lock().clone();
         asked.iter_mut().for_each(|of_one| of_one.sort_unstable());
         asked
     }

@@ -1,7 +1,7 @@
 //! Chunks that a disk has damaged since they came: found before they are loaded, given to others or counted
 //! in a check, and fetched again from whoever has them.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use exo_accelerators::chain;
 use exo_hub::Origin;
@@ -170,14 +170,14 @@ struct RepairGuard<'a> {
 
 impl<'a> RepairGuard<'a> {
     fn begin(library: &'a Library, id: ModelId) -> Option<Self> {
-        let mut repairing = library.repairing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut repairing = library.repairing.lock();
         repairing.insert(id).then_some(Self { library, id })
     }
 }
 
 impl Drop for RepairGuard<'_> {
     fn drop(&mut self) {
-        self.library.repairing.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.id);
+        self.library.repairing.lock().remove(&self.id);
     }
 }
 

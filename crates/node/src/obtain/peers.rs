@@ -5,17 +5,18 @@
 //! that fails is left alone for a moment, and so is one that could not fetch from the hub for this node.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
 use exo_hub::{PartialState, Sharer};
 use exo_machine::Holder;
+use exo_stdx::Mutex;
 use exo_store::{ChunkRef, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
 
-use crate::bulk::{ChunkShare, ChunkSource, FetchError, FetchProgress, Fetcher, PeerChunks};
+use crate::bulk::{AskedOf, ChunkShare, FetchError, FetchProgress, Fetcher, PeerChunks};
 use crate::bulk::{RefusedChunks, SharedChunks};
 
 /// After a member has failed, until it is asked again.
@@ -171,7 +172,7 @@ impl<'a> Peer<'a> {
     }
 
     pub fn state(&self) -> MutexGuard<'_, PeerState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether it may be asked to fetch for this node.
@@ -288,12 +289,12 @@ impl<'a> Peer<'a> {
             dialled = self.dial(to) => dialled,
         };
         let (mut fetcher, mut progress) = (dialled?, tell);
-        let from = match self.kind {
-            PeerKind::Layers => ChunkSource::Disk,
-            PeerKind::Pulled { sha256, .. } => ChunkSource::Pulled(sha256),
+        let of = match self.kind {
+            PeerKind::Layers => AskedOf::Model(to.partial.id()),
+            PeerKind::Pulled { sha256, .. } => AskedOf::PartialFile(sha256),
         };
         let note = &mut |chunk, error| self.state().refused.note(Instant::now(), chunk, error);
-        let given = fetcher.chunks(to.partial, share, from, note, &mut progress).await;
+        let given = fetcher.chunks(to.partial, share, of, note, &mut progress).await;
         let (bytes, took) = fetcher.received();
         let rate = u128::from(bytes) * 1000 / took.as_millis().max(1);
         if bytes > 0 {
@@ -331,7 +332,8 @@ impl<'a> Peer<'a> {
         // What a hub refuses a member, it refuses it for all of them.
         let mut refused = |_: ChunkRef, error: FetchError| -> Result<(), FetchError> { Err(error) };
         let mut progress = tell;
-        fetcher.chunks(to.partial, share, ChunkSource::Hub, &mut refused, &mut progress).await
+        let of = AskedOf::Relayed(to.partial.id());
+        fetcher.chunks(to.partial, share, of, &mut refused, &mut progress).await
     }
 
     fn give_up(&self, error: &FetchError) {

@@ -41,12 +41,12 @@ const LOOK_MAX: Duration = Duration::from_millis(250);
 /// A worker and the shard in it. Dropping it ends it.
 pub struct WorkerHost {
     orders: Option<Sender<Order>>,
-    line: Line,
+    shared: Shared,
 }
 
 /// What the threads share.
 #[derive(Clone)]
-struct Line {
+struct Shared {
     engine: EngineId,
     step_max: Duration,
     events: Events,
@@ -104,13 +104,13 @@ impl WorkerHost {
     pub fn start(how: WorkerProgram, load: LoadShard, events: Events) -> Self {
         let (orders, inbox) = channel();
         let (engine, step_max) = (load.engine, how.step_max);
-        let line = Line { engine, step_max, events, state: Arc::default(), gone: Arc::default() };
-        let (writer, fallback) = (line.clone(), line.clone());
-        let thread = std::thread::Builder::new().name(format!("worker {}", line.engine.0));
+        let shared = Shared { engine, step_max, events, state: Arc::default(), gone: Arc::default() };
+        let (writer, fallback) = (shared.clone(), shared.clone());
+        let thread = std::thread::Builder::new().name(format!("worker {}", shared.engine.0));
         if let Err(error) = thread.spawn(move || writer.run(&how, load, &inbox)) {
             fallback.not_started(format!("no thread for the shard: {error}"));
         }
-        Self { orders: Some(orders), line }
+        Self { orders: Some(orders), shared }
     }
 
     /// Hands over a step, or what comes between two. The result comes as an event.
@@ -123,27 +123,27 @@ impl WorkerHost {
     /// Asks the worker to free everything and end, and ends it if it does not.
     pub fn stop(&mut self) {
         // First, or an end at once would count as a loss.
-        self.line.state().stopping_since.get_or_insert_with(Instant::now);
-        self.line.state.1.notify_all();
+        self.shared.state().stopping_since.get_or_insert_with(Instant::now);
+        self.shared.state.1.notify_all();
         // Its input closes with the last sender.
         self.orders = None;
     }
 
     /// What its device had free and it held, when it last said.
     pub fn memory(&self) -> Option<WorkerMemory> {
-        let state = self.line.state();
+        let state = self.shared.state();
         state.memory.filter(|_| !state.has_ended)
     }
 
     /// The sensors of its device, when it last said.
     pub fn monitor(&self) -> Option<Monitor> {
-        let state = self.line.state();
+        let state = self.shared.state();
         state.monitor.filter(|_| !state.has_ended)
     }
 
     /// Whether the process is gone.
     pub fn is_gone(&self) -> bool {
-        self.line.gone.load(Ordering::Acquire)
+        self.shared.gone.load(Ordering::Acquire)
     }
 }
 
@@ -153,7 +153,7 @@ impl Drop for WorkerHost {
     }
 }
 
-impl Line {
+impl Shared {
     fn state(&self) -> MutexGuard<'_, WorkerState> {
         self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -291,7 +291,7 @@ impl Line {
                     self.tell(EngineEvent::Rewired { engine });
                 }
             }
-            FromWorker::Computed { step, busy, outcome, memory } => {
+            FromWorker::Computed { step, busy, mut result, memory } => {
                 let Some(out) = self.answered(Pending::Step(step), memory) else { return };
                 let way = out.since.elapsed().saturating_sub(busy);
                 tracing::trace!(
@@ -300,7 +300,9 @@ impl Line {
                     way_us = way.as_micros(),
                     "step of a worker"
                 );
-                let result = outcome.with(rows);
+                if let ComputeResult::Rows(of_step) = &mut result {
+                    *of_step = rows;
+                }
                 if let ComputeResult::Failed {
                     kind: FailureKind::Deadline | FailureKind::StageLost,
                     message,
@@ -442,7 +444,6 @@ mod tests {
     use exo_engine::EngineOptions;
     use exo_types::{Shard, StepFrame};
 
-    use super::super::messages::ComputeReply;
     use super::*;
 
     const LONG: Duration = Duration::from_secs(20);
@@ -503,67 +504,67 @@ mod tests {
 
     /// What the threads of a worker share that was given steps 1 and 2 some time ago and has ten seconds for
     /// each; and what is told of them.
-    fn two_out(ago: Duration) -> (Line, Receiver<EngineEvent>) {
+    fn two_out(ago: Duration) -> (Shared, Receiver<EngineEvent>) {
         let (tell, events) = channel();
-        let line = Line {
+        let shared = Shared {
             engine: ENGINE,
             step_max: Duration::from_secs(10),
             events: Arc::new(move |event| drop(tell.send(event))),
             state: Arc::default(),
             gone: Arc::default(),
         };
-        let begin = |step| line.begin(Pending::Step(step), line.step_max);
+        let begin = |step| shared.begin(Pending::Step(step), shared.step_max);
         assert!(begin(1) && begin(2));
-        line.state().in_flight.iter_mut().for_each(|out| out.since = out.since.checked_sub(ago).unwrap());
-        (line, events)
+        shared.state().in_flight.iter_mut().for_each(|out| out.since = out.since.checked_sub(ago).unwrap());
+        (shared, events)
     }
 
     fn computed(step: u64) -> FromWorker {
-        let outcome = ComputeReply::of(ComputeResult::Tokens(Vec::new())).0;
-        FromWorker::Computed { step, busy: Duration::ZERO, outcome, memory: None }
+        let result = ComputeResult::Tokens(Vec::new());
+        FromWorker::Computed { step, busy: Duration::ZERO, result, memory: None }
     }
 
     #[test]
     fn a_step_has_its_time_from_when_the_one_in_front_of_it_is_done() {
-        let (line, _events) = two_out(Duration::from_secs(8));
-        let overdue = |after_s| line.state().overdue(Instant::now() + Duration::from_secs(after_s));
+        let (shared, _events) = two_out(Duration::from_secs(8));
+        let overdue = |after_s| shared.state().overdue(Instant::now() + Duration::from_secs(after_s));
         assert_eq!(overdue(1), None);
         let late = "step 1 took more than 10.0 s, and its process was ended".to_owned();
         assert_eq!(overdue(3), Some(late));
-        line.hear(computed(1), Bytes::new());
+        shared.hear(computed(1), Bytes::new());
         assert_eq!(overdue(3), None, "the second waited for the first");
         let late = "step 2 took more than 10.0 s, and its process was ended".to_owned();
         assert_eq!(overdue(11), Some(late));
-        line.hear(computed(2), Bytes::new());
+        shared.hear(computed(2), Bytes::new());
         assert_eq!(overdue(60), None, "nothing is out");
     }
 
     #[test]
     fn rewiring_has_its_time_once_the_steps_in_front_of_it_are_done() {
-        let (line, events) = two_out(Duration::ZERO);
-        assert!(line.begin(Pending::Rewire, REWIRE_MAX));
-        line.hear(computed(1), Bytes::new());
-        let overdue = |after_s| line.state().overdue(Instant::now() + Duration::from_secs(after_s));
+        let (shared, events) = two_out(Duration::ZERO);
+        assert!(shared.begin(Pending::Rewire, REWIRE_MAX));
+        shared.hear(computed(1), Bytes::new());
+        let overdue = |after_s| shared.state().overdue(Instant::now() + Duration::from_secs(after_s));
         assert_eq!(overdue(8), None, "the second step has ten seconds");
-        line.hear(computed(2), Bytes::new());
+        shared.hear(computed(2), Bytes::new());
         assert_eq!(overdue(4), None);
         let late = "to forget its sequences took more than 5.0 s, and its process was ended".to_owned();
         assert_eq!(overdue(6), Some(late));
-        line.hear(FromWorker::Rewired, Bytes::new());
+        shared.hear(FromWorker::Rewired, Bytes::new());
         assert_eq!(overdue(60), None);
         let told: Vec<EngineEvent> = std::iter::from_fn(|| events.try_recv().ok()).collect();
         assert!(matches!(told[..], [_, _, EngineEvent::Rewired { engine: ENGINE }]), "{told:?}");
-        line.hear(FromWorker::Rewired, Bytes::new());
-        let killed = line.state().killed_because.clone();
+        shared.hear(FromWorker::Rewired, Bytes::new());
+        let killed = shared.state().killed_because.clone();
         assert!(killed.is_some_and(|why| why.contains("which it was not given")), "it was asked once");
     }
 
     #[test]
     fn an_answer_that_overtakes_is_none() {
-        let (line, events) = two_out(Duration::ZERO);
-        line.hear(computed(2), Bytes::new());
-        assert_eq!(line.state().in_flight.len(), 2, "both are still out");
-        line.end(&FrameError::Ended);
+        let (shared, events) = two_out(Duration::ZERO);
+        shared.hear(computed(2), Bytes::new());
+        assert_eq!(shared.state().in_flight.len(), 2, "both are still out");
+        shared.end(&FrameError::Ended);
         let told: Vec<String> = std::iter::from_fn(|| events.try_recv().ok())
             .map(|event| match event {
                 EngineEvent::Computed { step, result, .. } => shown(step, &result),
@@ -579,15 +580,15 @@ mod tests {
             format!("{:?}", EngineEvent::Unloaded { engine: ENGINE }),
         ];
         assert_eq!(told, expected);
-        assert!(!line.begin(Pending::Step(3), LONG), "nothing is there to take another");
+        assert!(!shared.begin(Pending::Step(3), LONG), "nothing is there to take another");
     }
 
     #[test]
     fn why_a_worker_did_not_load_is_told_with_its_code() {
-        let (line, events) = two_out(Duration::ZERO);
+        let (shared, events) = two_out(Duration::ZERO);
         let (kind, detail) = (LoadFault::Open, "no such file".to_owned());
-        line.hear(FromWorker::LoadFailed { kind, detail }, Bytes::new());
-        line.end(&FrameError::Ended);
+        shared.hear(FromWorker::LoadFailed { kind, detail }, Bytes::new());
+        shared.end(&FrameError::Ended);
         let told: Vec<EngineEvent> = std::iter::from_fn(|| events.try_recv().ok()).collect();
         let is_it = |event: &EngineEvent| match event {
             EngineEvent::LoadFailed { kind, detail, .. } => {

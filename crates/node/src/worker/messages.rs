@@ -3,13 +3,12 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use bytes::Bytes;
 use exo_accelerators::{DeviceAsk, DeviceInfo, SurveyAsk};
 use exo_backend::MemoryReport;
-use exo_cluster::wire::{StageCommand, TokenResult};
-use exo_cluster::{ComputeResult, EngineId, FailedSequence, LoadFault};
+use exo_cluster::wire::StageCommand;
+use exo_cluster::{ComputeResult, EngineId, LoadFault};
 use exo_engine::EngineOptions;
-use exo_types::{FailureKind, Monitor, PageKey, Shard, StepFrame};
+use exo_types::{Monitor, PageKey, Shard, StepFrame};
 use serde::{Deserialize, Serialize};
 
 use crate::engine_thread::Loaded;
@@ -67,7 +66,7 @@ pub enum FromWorker {
     Computed {
         step: u64,
         busy: Duration,
-        outcome: ComputeReply,
+        result: ComputeResult,
         memory: Option<WorkerMemory>,
     },
     Rewired,
@@ -89,36 +88,5 @@ impl From<MemoryReport> for WorkerMemory {
     fn from(report: MemoryReport) -> Self {
         let MemoryReport { free_bytes, allocated_bytes, .. } = report;
         Self { free_bytes, allocated_bytes }
-    }
-}
-
-/// [`ComputeResult`] on its way, but for the rows.
-#[derive(Debug, Serialize, Deserialize)]
-pub enum ComputeReply {
-    Rows,
-    Tokens(Vec<TokenResult>),
-    Partial { results: Vec<TokenResult>, failed: Vec<FailedSequence> },
-    Failed { kind: FailureKind, message: String },
-}
-
-impl ComputeReply {
-    /// The result and the bytes that travel behind it.
-    pub fn of(result: ComputeResult) -> (Self, Bytes) {
-        match result {
-            ComputeResult::Rows(rows) => (Self::Rows, rows),
-            ComputeResult::Tokens(tokens) => (Self::Tokens(tokens), Bytes::new()),
-            ComputeResult::Partial { results, failed } => (Self::Partial { results, failed }, Bytes::new()),
-            ComputeResult::Failed { kind, message } => (Self::Failed { kind, message }, Bytes::new()),
-        }
-    }
-
-    /// The result with what travelled behind it.
-    pub fn with(self, rows: Bytes) -> ComputeResult {
-        match self {
-            Self::Rows => ComputeResult::Rows(rows),
-            Self::Tokens(tokens) => ComputeResult::Tokens(tokens),
-            Self::Partial { results, failed } => ComputeResult::Partial { results, failed },
-            Self::Failed { kind, message } => ComputeResult::Failed { kind, message },
-        }
     }
 }

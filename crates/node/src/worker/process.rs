@@ -10,10 +10,11 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use exo_stdx::Mutex;
 #[cfg(not(unix))]
 use plain as system;
 #[cfg(unix)]
@@ -115,7 +116,7 @@ impl Process {
         while heard.is_some_and(|thread| !thread.is_finished()) && began.elapsed() < HEAR_MAX {
             std::thread::park_timeout(LOOK);
         }
-        let lines = self.last_lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.last_lines.lock();
         match lines.is_empty() {
             true => String::new(),
             false => format!("; it wrote: {}", lines.iter().cloned().collect::<Vec<_>>().join(" | ")),
@@ -155,7 +156,7 @@ fn listen(pid: u32, stderr: ChildStderr, last: &Mutex<VecDeque<String>>) {
             LINES_LOGGED_MAX => tracing::info!(pid, "the worker writes on; no more of it is logged"),
             _ => {}
         }
-        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = last.lock();
         if last.len() == LAST_LINES {
             last.pop_front();
         }

@@ -2,19 +2,21 @@
 
 use std::io::{Read, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use exo_accelerators::{DeviceAsk, Survey, SurveyAsk, chain};
+use bytes::Bytes;
+use exo_accelerators::{Survey, SurveyAsk, chain};
 use exo_backend::{CancelToken, Device};
-use exo_cluster::LoadFault;
+use exo_cluster::{ComputeResult, LoadFault};
 use exo_machine::StepJob;
+use exo_stdx::Mutex;
 use exo_types::FailureKind;
 
 use super::frames::{FrameError, FrameReader, FrameWriter};
-use super::messages::{ComputeReply, FromWorker, LoadShard, ToWorker, WorkerMemory};
-use crate::engine_thread::{self, EngineEvent, Events, LoadRequest, Order as EngineOrder};
+use super::messages::{FromWorker, LoadShard, ToWorker, WorkerMemory};
+use crate::engine_thread::{self, EngineEvent, Events, LoadRequest, Order};
 use crate::host::Host;
 use crate::open_device::shared_free_bytes;
 
@@ -47,16 +49,16 @@ where
         return;
     }
     match inbox.recv() {
-        Ok(Order::Open(ask)) => {
+        Ok(ToWorker::Open(ask)) => {
             let answer = match exo_accelerators::examine(&ask, || shared_free_bytes(host)) {
                 Ok(info) => FromWorker::Opened(Box::new(info)),
                 Err(error) => FromWorker::Refused { code: error.code().to_owned(), reason: chain(&error) },
             };
             tell(&output, answer, &[]);
         }
-        Ok(Order::Survey(ask)) => survey(&ask, &output),
-        Ok(Order::Load(shard)) => load(&shard, host, &jobs, &cancel, &output),
-        Err(_) => {}
+        Ok(ToWorker::Survey(ask)) => survey(&ask, &output),
+        Ok(ToWorker::Load(shard)) => load(&shard, host, &jobs, &cancel, &output),
+        Ok(ToWorker::Step { .. } | ToWorker::Rewire { .. }) | Err(_) => {}
     }
     // Never dropped: a driver may hang in what it does when a process ends, and then the reader ends it.
     std::mem::forget::<Sender<()>>(served);
@@ -78,16 +80,11 @@ fn survey<W: Write>(ask: &SurveyAsk, output: &Output<W>) {
     }
 }
 
-enum Order {
-    Open(DeviceAsk),
-    Survey(SurveyAsk),
-    Load(Box<LoadShard>),
-}
-
 /// Reads what the node says, so that its end is noticed while the device works.
 struct Reader {
-    orders: Sender<Order>,
-    steps: Sender<EngineOrder>,
+    /// What it serves: one device, one survey or one shard.
+    orders: Sender<ToWorker>,
+    steps: Sender<Order>,
     cancel: CancelToken,
     /// Says nothing for as long as this process lives.
     is_served: Receiver<()>,
@@ -108,13 +105,11 @@ impl Reader {
             };
             // No one takes them any more once serving has ended.
             match message {
-                ToWorker::Open(ask) => drop(self.orders.send(Order::Open(ask))),
-                ToWorker::Survey(ask) => drop(self.orders.send(Order::Survey(ask))),
-                ToWorker::Load(load) => drop(self.orders.send(Order::Load(load))),
                 ToWorker::Step { commands, frame } => {
-                    drop(self.steps.send(EngineOrder::Compute(StepJob { commands, frame, rows })));
+                    drop(self.steps.send(Order::Compute(StepJob { commands, frame, rows })));
                 }
-                ToWorker::Rewire { keep } => drop(self.steps.send(EngineOrder::Rewire { keep })),
+                ToWorker::Rewire { keep } => drop(self.steps.send(Order::Rewire { keep })),
+                order => drop(self.orders.send(order)),
             }
         }
         self.cancel.cancel();
@@ -128,7 +123,7 @@ impl Reader {
 fn load<W: Write + Send + 'static>(
     load: &LoadShard,
     host: &dyn Host,
-    jobs: &Receiver<EngineOrder>,
+    jobs: &Receiver<Order>,
     cancel: &CancelToken,
     output: &Output<W>,
 ) {
@@ -182,7 +177,7 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
     let told = Mutex::new(Instant::now());
     let memory = move || WorkerMemory::from(device.memory());
     let is_due = move || {
-        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = told.lock();
         let due = told.elapsed() >= MEMORY_EVERY;
         if due {
             *told = Instant::now();
@@ -201,9 +196,9 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
             tell(&output, FromWorker::LoadFailed { kind, detail }, &[]);
         }
         EngineEvent::Computed { step, result, busy, .. } => {
-            let (outcome, rows) = ComputeReply::of(result);
+            let rows = if let ComputeResult::Rows(rows) = &result { rows.clone() } else { Bytes::new() };
             let memory = is_due().then(&memory);
-            computed(&output, FromWorker::Computed { step, busy, outcome, memory }, &rows);
+            computed(&output, FromWorker::Computed { step, busy, result, memory }, &rows);
         }
         EngineEvent::Rewired { .. } => tell(&output, FromWorker::Rewired, &[]),
         // Graphics processors copy weights when they take them in.
@@ -213,19 +208,19 @@ fn events<W: Write + Send + 'static>(device: Arc<dyn Device>, output: Output<W>)
 
 /// Sends the result of a step; one that fits no frame is a failed step, not silence.
 fn computed<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
-    let sent = output.lock().unwrap_or_else(PoisonError::into_inner).write(&message, rows);
+    let sent = output.lock().write(&message, rows);
     let (Err(error @ FrameError::TooLong { .. }), FromWorker::Computed { step, busy, .. }) = (sent, message)
     else {
         return; // a node that is gone hears nothing; that it is gone, the reader sees
     };
     let message = format!("the result of step {step} cannot be sent: {error}");
-    let outcome = ComputeReply::Failed { kind: FailureKind::Device, message };
-    tell(output, FromWorker::Computed { step, busy, outcome, memory: None }, &[]);
+    let result = ComputeResult::Failed { kind: FailureKind::Device, message };
+    tell(output, FromWorker::Computed { step, busy, result, memory: None }, &[]);
 }
 
 /// A node that is gone hears nothing; that it is gone, the reader sees.
 fn tell<W: Write>(output: &Output<W>, message: FromWorker, rows: &[u8]) {
-    let sent = output.lock().unwrap_or_else(PoisonError::into_inner).write(&message, rows);
+    let sent = output.lock().write(&message, rows);
     if let Err(error) = sent {
         tracing::debug!(%error, "the node does not hear");
     }
