@@ -7,6 +7,7 @@ use exo_cluster::{InstanceState, InstanceView};
 use exo_trust::Act;
 use exo_types::{DiskRoom, ModelId, NodeId, Placement};
 
+use crate::bounds::HEARD_WITHIN;
 use crate::coordination::Asker;
 use crate::joining::Joining;
 use crate::persist::ActAsker;
@@ -175,6 +176,11 @@ impl NodeMachine {
         report.is_some_and(|r| r.models.iter().any(|m| m.model == model && m.complete))
     }
 
+    /// Whether members may tell of models any moment: this node has just started, or come to their cluster.
+    fn may_be_told(&self) -> bool {
+        !self.other_members().is_empty() && self.is_here_for() < HEARD_WITHIN
+    }
+
     /// Of all models the one that is meant: by its id, which no name takes away; by what this node calls so,
     /// where others may have another commit of it, but for parts of an older one, which it got from them and
     /// does not know to be that; by what others call so. Of several the placed one, else the first by id. And
@@ -240,7 +246,8 @@ impl NodeMachine {
                     Unresolved::Away { reason: format!("its instance {} is {state}", instance.instance()) }
                 }
                 None => {
-                    Unresolved::Unknown { known: all.into_iter().map(|m| m.name).take(NAMED_MAX).collect() }
+                    let known = all.into_iter().map(|m| m.name).take(NAMED_MAX).collect();
+                    Unresolved::Unknown { known, may_be_told: self.may_be_told() }
                 }
             });
         };

@@ -7,10 +7,11 @@ use exo_cluster::{Speculation, State};
 use exo_types::{Ancestors, LogHead, NodeFacts};
 
 use super::*;
+use crate::bounds::HEARD_WITHIN;
 use crate::joining::{JoinAsk, JoinPurpose, MoveIn};
 use crate::{
     Boot, ExchangeId, Input, JoinEvent, MachineConfig, Now, PersistId, Question, ReplyId, SampledMeasures,
-    Samples, Write,
+    Samples, Unresolved, Write,
 };
 
 const REPLY: ReplyId = ReplyId(7);
@@ -164,13 +165,30 @@ impl Lone {
     }
 
     fn move_in(&mut self) -> EntryId {
-        let (trust, by) = (founded(&self.key, 2), NodeId([3; 32]));
-        let cluster = trust.cluster();
+        self.move_to(founded(&self.key, 2))
+    }
+
+    fn move_to(&mut self, trust: TrustLog) -> EntryId {
+        let (cluster, by) = (trust.cluster(), NodeId([3; 32]));
         self.machine.moving_in = Some(MoveIn { trust: trust.clone(), by, words: String::new() });
         self.machine.write_other_trust(trust);
         let effects = std::mem::take(&mut self.machine.out);
         self.take(effects);
         cluster
+    }
+
+    /// Whether members may tell yet of a model that is unknown here.
+    fn may_be_told(&mut self) -> bool {
+        let question = Question::Resolve { model: "a model".to_owned() };
+        let effects = self.machine.handle(self.now, Input::Ask { reply: REPLY, question });
+        let mut answers = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Reply { answer, .. } => Some(answer),
+            _ => None,
+        });
+        match answers.next() {
+            Some(Answer::Resolved(Err(Unresolved::Unknown { may_be_told, .. }))) => may_be_told,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn wait(&mut self, time: Duration) {
@@ -181,6 +199,14 @@ impl Lone {
             self.handle(Input::Timer);
         }
     }
+}
+
+/// The entry that lets a node in, behind what is in a log.
+fn admit(key: &SigningKey, log: &TrustLog, node: u8) -> Entry {
+    let act = Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() };
+    let statement = log.statement(NodeId(key.verifying_key().to_bytes()), 1500, act).unwrap();
+    let signature = key.sign(&statement.to_sign()).to_bytes();
+    statement.signed(signature)
 }
 
 fn not_sure() -> WriteFailure {
@@ -326,13 +352,8 @@ fn who_waits_for_a_disk_that_hangs_hears_in_time_that_it_is_not_sure() {
 #[test]
 fn an_entry_is_taken_in_behind_others_that_are_passed_over() {
     let mut node = Lone::new();
-    let (key, me) = (node.key.clone(), node.machine.me);
-    let admit = |log: &TrustLog, node: u8| {
-        let act = Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() };
-        let statement = log.statement(me, 1500, act).unwrap();
-        let signature = key.sign(&statement.to_sign()).to_bytes();
-        statement.signed(signature)
-    };
+    let key = node.key.clone();
+    let admit = |log: &TrustLog, node: u8| admit(&key, log, node);
     let here = node.machine.trust.log().clone();
     let mut there = here.clone();
     there.insert(admit(&here, 5)).unwrap();
@@ -345,6 +366,22 @@ fn an_entry_is_taken_in_behind_others_that_are_passed_over() {
         [false, true],
         "one follows what is not here, and the other does not follow that one"
     );
+}
+
+/// The members that it has come to tell it a moment later what they have.
+#[test]
+fn a_node_that_has_just_joined_does_not_say_for_sure_that_a_model_is_unknown() {
+    let mut node = Lone::new();
+    assert!(!node.may_be_told(), "alone it knows all there is");
+    node.wait(2 * HEARD_WITHIN);
+    let mut trust = founded(&node.key, 2);
+    trust.insert(admit(&node.key, &trust, 5)).unwrap();
+    node.move_to(trust);
+    assert!(!node.may_be_told(), "it is not there yet");
+    node.answer(Ok(()));
+    assert!(node.may_be_told());
+    node.wait(HEARD_WITHIN);
+    assert!(!node.may_be_told(), "by then it has heard of all");
 }
 
 #[test]
