@@ -3,15 +3,19 @@
 mod addresses;
 
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::{Speculation, State};
-use exo_types::{Ancestors, LogHead, NodeFacts};
+use exo_cluster::wire::HeldModel;
+use exo_cluster::{Event, InstanceRequest, PlaceObjective, Speculation, State};
+use exo_types::{
+    Ancestors, DeviceId, Epoch, InstanceId, KvDType, LayerRange, LayerShape, LogHead, ModelId, ModelShape,
+    NodeFacts, Placement, PlacementId, Shard, Stage,
+};
 
 use super::*;
 use crate::bounds::HEARD_WITHIN;
 use crate::joining::{JoinAsk, JoinPurpose, MoveIn};
 use crate::{
-    Boot, ExchangeId, Input, JoinEvent, MachineConfig, Now, PersistId, Question, ReplyId, SampledMeasures,
-    Samples, Unresolved, Write,
+    Boot, ExchangeId, Input, JoinEvent, Limits, MachineConfig, Now, PersistId, Question, ReplyId, Resolved,
+    SampledMeasures, Samples, Unresolved, Write,
 };
 
 const REPLY: ReplyId = ReplyId(7);
@@ -38,6 +42,11 @@ struct Lone {
 
 impl Lone {
     fn new() -> Self {
+        Self::found(|_| {})
+    }
+
+    /// One that finds something else when it starts.
+    fn found(change: impl FnOnce(&mut Boot)) -> Self {
         let key = SigningKey::from_bytes(&[1; 32]);
         let me = NodeId(key.verifying_key().to_bytes());
         let config = MachineConfig {
@@ -71,7 +80,7 @@ impl Lone {
             networks: Vec::new(),
             measured: SampledMeasures::default(),
         };
-        let boot = Boot {
+        let mut boot = Boot {
             epoch: None,
             base: LogHead::EMPTY,
             ancestors: Ancestors::default(),
@@ -87,6 +96,7 @@ impl Lone {
             left: Vec::new(),
             warnings: Vec::new(),
         };
+        change(&mut boot);
         let now = Now { time: Time::from_millis(10), unix_s: 2000 };
         let (machine, _) = NodeMachine::new(config, boot, now);
         let (signs, writes, acted, invited) = (Vec::new(), VecDeque::new(), Vec::new(), Vec::new());
@@ -177,16 +187,24 @@ impl Lone {
         cluster
     }
 
-    /// Whether members may tell yet of a model that is unknown here.
-    fn may_be_told(&mut self) -> bool {
-        let question = Question::Resolve { model: "a model".to_owned() };
+    /// What it says of a model.
+    fn resolve(&mut self, model: &str) -> Result<Box<Resolved>, Unresolved> {
+        let question = Question::Resolve { model: model.to_owned() };
         let effects = self.machine.handle(self.now, Input::Ask { reply: REPLY, question });
         let mut answers = effects.into_iter().filter_map(|effect| match effect {
             Effect::Reply { answer, .. } => Some(answer),
             _ => None,
         });
         match answers.next() {
-            Some(Answer::Resolved(Err(Unresolved::Unknown { may_be_told, .. }))) => may_be_told,
+            Some(Answer::Resolved(resolved)) => resolved,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether members may tell yet of a model that is unknown here.
+    fn may_be_told(&mut self) -> bool {
+        match self.resolve("a model") {
+            Err(Unresolved::Unknown { may_be_told, .. }) => may_be_told,
             other => panic!("{other:?}"),
         }
     }
@@ -366,6 +384,66 @@ fn an_entry_is_taken_in_behind_others_that_are_passed_over() {
         [false, true],
         "one follows what is not here, and the other does not follow that one"
     );
+}
+
+/// What is placed where a model is on this node, with such a context.
+fn placed(me: NodeId, model: ModelId, context_tokens: u32) -> State {
+    let layer = LayerShape { weight_bytes: 1, packed_bytes: 1, flops_per_token: 1, kv_bytes_per_token: 1 };
+    let shape = ModelShape {
+        layers: vec![layer],
+        embedding_bytes: 1,
+        head_bytes: 1,
+        embedding_packed_bytes: 1,
+        head_packed_bytes: 1,
+        tied: false,
+        hidden: 2,
+        attention: 2,
+        vocab: 100,
+        context_tokens_max: context_tokens,
+    };
+    let (slots, cache_tokens, kv) = (1, context_tokens, KvDType::default());
+    let request = InstanceRequest {
+        model,
+        model_name: "m".to_owned(),
+        shape,
+        weight_types: None,
+        context_tokens,
+        slots,
+        cache_tokens,
+        kv,
+        objective: PlaceObjective::Fit,
+        pins: Vec::new(),
+        excluded: Vec::new(),
+        holders: vec![me],
+        is_on_demand: false,
+    };
+    let id = PlacementId { epoch: Epoch { counter: 1, key: me }, number: 1 };
+    let stages = vec![Stage::solo(me, DeviceId::cpu(), Shard::pipeline(LayerRange::new(0, 1), 1))];
+    let instance = InstanceId(1);
+    let placement = Placement { id, instance, model, stages, context_tokens, slots, cache_tokens, kv };
+    let event = Event::InstancePlaced { request, placement, memory_bytes: vec![1] };
+    State::default().after(&[event]).unwrap()
+}
+
+/// Whoever goes on with an answer asks the node that was started anew, before a coordinator has told it.
+#[test]
+fn a_placed_model_has_the_limits_of_the_log_until_a_coordinator_tells_them() {
+    let model = ModelId([9; 32]);
+    let mut node = Lone::found(|boot| {
+        boot.models = vec![HeldModel {
+            model,
+            name: "m".to_owned(),
+            bytes: 9,
+            held_bytes: 9,
+            complete: true,
+            is_of_hub: false,
+            expected_bytes: 0,
+            may_go: false,
+        }];
+        boot.state = placed(boot.samples.facts.node, model, 32_768);
+    });
+    let limits = node.resolve("m").map(|resolved| resolved.limits);
+    assert_eq!(limits, Ok(Some(Limits { context_tokens: 32_768, cache_tokens: 32_768 })));
 }
 
 /// The members that it has come to tell it a moment later what they have.
