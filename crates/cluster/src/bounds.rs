@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::coordinator::{survey, unblamed};
-use crate::driver::{LAST_TOKENS_WITHIN, SUBMIT_AGAIN_AFTER, interrupt};
+use crate::driver::{LAST_TOKENS_WITHIN, PLACEMENTS_IN_VAIN_MAX, SUBMIT_AGAIN_AFTER, interrupt};
 use crate::scheduler::{STEP_PER_TOKEN, opening, terms};
 use crate::stage::held;
 use crate::wire::limits::PAGES_OF_TERM_MAX;
@@ -27,7 +27,7 @@ pub fn rows() -> String {
 fn of_requests() -> String {
     let driver = DriverConfig::default();
     format!(
-        "| a request until it runs (placing, loading, queueing, also again where it was lost in a queue), since it came or loading last moved on, which it does for 15 min while a hub asks to wait | {queue_deadline}; of an answer that a lost node began `stream_pause_max`, where that is longer | driver | `Deadline` with what it waits for; streams see it as comment lines all the while |\n\
+        "| a request until it runs (placing, loading, queueing, also again where it was lost in a queue), since it came or loading last moved on, which it does for 15 min while a hub asks to wait | {queue_deadline}; of an answer that a lost node began `stream_pause_max`, where that is longer. Of placements in a row that come no further than one before, {in_vain_max} count as moving on | driver | `Deadline` with what it waits for; streams see it as comment lines all the while |\n\
          | an answer between two signs of progress | {idle_deadline} (first token: + {prefill_deadline_per_token} for each token of its history) | driver | before its first token `Deadline`; behind it the answer is interrupted and computed again, and the third time without a token between them is `Deadline` |\n\
          | an answer that was interrupted once it ran, until its next token, without the time in which it is computed | `stream_pause_max`, {pause_max} unless set | driver | `StageLost` with what was lost and what it waited for; streams see `: interrupted: …` all the while |\n\
          | an interrupted answer whose instance is no more | {gone_max} | driver | `InstanceGone`: somebody unloaded it |\n\
@@ -36,6 +36,7 @@ fn of_requests() -> String {
          | the last tokens after `SequenceEnded` | {last_tokens_within} | driver | `Deadline` with how many arrived |\n\
          | a whole request without its pauses; all texts of one for vectors together, with them | {overall_deadline} | driver | `Deadline` |\n",
         queue_deadline = time(driver.queue_deadline),
+        in_vain_max = PLACEMENTS_IN_VAIN_MAX,
         idle_deadline = time(driver.idle_deadline),
         prefill_deadline_per_token = time(driver.prefill_deadline_per_token),
         pause_max = time(driver.pause_max),

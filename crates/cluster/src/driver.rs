@@ -11,7 +11,7 @@
 //!
 //! | state | ends by |
 //! |---|---|
-//! | waiting, submitted, queued, without a token so far | `queue_deadline` after the request, or after loading last moved on |
+//! | waiting, submitted, queued, without a token so far | `queue_deadline` after the request, or after loading last moved on, but for placements in vain ([`PLACEMENTS_IN_VAIN_MAX`]) |
 //! | the same, of an answer that another node began | the longer of `queue_deadline` and `pause_max` |
 //! | the same after an interruption, once it has run | `pause_max` after the first interruption since the last token |
 //! | running, without a token of the answer | `idle_deadline` and more for its prompt after the last sign of progress |
@@ -45,6 +45,9 @@ use crate::{InstanceView, StageView};
 
 /// The scheduler's word that a sequence ended may overtake the last stage's tokens; not by more than this.
 pub(crate) const LAST_TOKENS_WITHIN: Duration = Duration::from_secs(10);
+/// Placements in a row that come no further than one before, and in which loading counts as moving on all the
+/// same: as many as the coordinator makes before it pauses.
+pub(crate) const PLACEMENTS_IN_VAIN_MAX: u32 = 3;
 /// After a refusal (the scheduler is not up yet, or the placement is old) and between unanswered submissions.
 pub(crate) const SUBMIT_AGAIN_AFTER: Duration = Duration::from_millis(500);
 
@@ -61,6 +64,10 @@ pub struct Driver {
     /// The newest placement of the model, and how far its shards are: how many steps each, and bytes within
     /// them.
     loading: Option<(PlacementId, u64, u64)>,
+    /// The furthest that the shards of any placement were.
+    furthest: (u64, u64),
+    /// Placements since then.
+    in_vain: u32,
     /// Instances of the model, as last heard.
     candidates: Vec<InstanceView>,
     /// Nodes to which a data link is open.
@@ -122,6 +129,8 @@ impl Driver {
             loading_at: now,
             came_at: now,
             loading: None,
+            furthest: (0, 0),
+            in_vain: 0,
             candidates: Vec::new(),
             links: Arc::default(),
             submit_at: now,
@@ -371,12 +380,25 @@ impl Driver {
         };
         let loading = self.candidates.iter().filter(|view| !view.is_ready()).map(progress).max();
         let mut stages = self.candidates.iter().flat_map(|view| &view.stages);
-        if loading > self.loading {
-            (self.loading, self.loading_at, self.came_at) = (loading, now, now);
-        } else if now.since(self.came_at) < HUB_WAITS_MAX && stages.any(|stage| stage.status.waits_for_hub())
-        {
+        let is_held_up = stages.any(|stage| stage.status.waits_for_hub());
+        if let Some(further) = loading.filter(|_| loading > self.loading) {
+            if self.counts(further) {
+                (self.loading_at, self.came_at) = (now, now);
+            }
+            self.loading = loading;
+        } else if now.since(self.came_at) < HUB_WAITS_MAX && is_held_up {
             self.loading_at = now;
         }
+    }
+
+    /// Whether loading moves on by this. What is placed anew again and again, and comes no further, does not.
+    fn counts(&mut self, (placement, steps, bytes): (PlacementId, u64, u64)) -> bool {
+        if (steps, bytes) > self.furthest {
+            (self.furthest, self.in_vain) = ((steps, bytes), 0);
+        } else if self.loading.is_none_or(|(before, ..)| before != placement) {
+            self.in_vain = self.in_vain.saturating_add(1);
+        }
+        self.in_vain <= PLACEMENTS_IN_VAIN_MAX
     }
 
     /// Submits to a ready instance, or again to the one that has not answered. The scheduler counts it once.

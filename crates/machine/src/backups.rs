@@ -24,8 +24,8 @@ const REMIND_EVERY: Duration = Duration::from_secs(15);
 pub(crate) const CLAIM_MAX: Duration = Duration::from_secs(8);
 /// For a node that answers a claimed request to be lost: its client knows of its death before the others do.
 pub(crate) const LOST_WITHIN: Duration = Duration::from_secs(6);
-/// A node that has just started reaches its members one after the other: for so long what its clients claim
-/// waits for those that it has not heard.
+/// A node that has just started, or joined, reaches its members one after the other: for so long what its
+/// clients claim waits for those that it has not heard.
 pub(crate) const REACHED_WITHIN: Duration = Duration::from_secs(3);
 /// Who was given a copy has begun to answer, or has failed to.
 pub(crate) const GIVEN_FOR: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ const CLAIMS_MAX: usize = 256;
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Backups {
-    /// When this node was started.
+    /// When this node was started, or came to its cluster.
     since: Time,
     /// This node's own, by the id under which they run.
     own: BTreeMap<RequestId, Own>,
@@ -185,6 +185,16 @@ impl NodeMachine {
         for keeper in own.keeper.into_iter().chain(own.giver).collect::<BTreeSet<_>>() {
             self.send_backup(keeper, message.clone());
         }
+    }
+
+    /// This node has come to another cluster, and has not heard its members yet.
+    pub(crate) fn backups_moved(&mut self) {
+        self.backups.since = self.awake.now();
+    }
+
+    /// How long ago it was started, or came to its cluster.
+    pub(crate) fn is_here_for(&self) -> Duration {
+        self.awake.now().since(self.backups.since)
     }
 
     /// This node is about to end: what its clients asked is not over with their streams.
@@ -435,7 +445,7 @@ impl NodeMachine {
     /// Whether all members have answered that could: one that lives may be linked with again in a moment,
     /// and one that was not heard since this node was started as well.
     fn is_answered_by_all(&self, claim: &Claim) -> bool {
-        let is_new = self.awake.now().since(self.backups.since) < REACHED_WITHIN;
+        let is_new = self.is_here_for() < REACHED_WITHIN;
         let may_answer = |node: &NodeId| {
             let is_expected = self.statuses.get(node).map_or(is_new, |status| !status.is_gone());
             is_expected && *node != self.me && !self.links.is_open(*node, Purpose::Control)

@@ -20,8 +20,8 @@ use crate::worker::KEPT_ROWS_BYTES_MAX;
 pub const ANSWER_MAX: Duration = Duration::from_secs(12);
 /// The same of an answer of the coordinator: longer than the machine waits for it.
 pub const COORDINATOR_MAX: Duration = Duration::from_secs(45);
-/// By then a node that has just started has heard from members that are there what they have, and from the
-/// coordinator what is placed.
+/// By then a node that has just started, or joined, has heard from members that are there what they have, and
+/// from the coordinator what is placed.
 pub const HEARD_WITHIN: Duration = Duration::from_secs(5);
 
 /// The table, as Markdown.
@@ -120,7 +120,7 @@ fn of_copies() -> String {
          | a claimed request whose node is not lost yet | {lost_within} | machine | the client hears that its node still answers it |\n\
          | a copy that was given to a node, until that one has a copy of its own elsewhere | {given_for} | machine | it may be claimed again |\n\
          | the members' answers to a claim | {claim_max} | machine | the client hears that no member it reaches has the request |\n\
-         | a member that was not heard since the node was started, of which a client claims a request | {reached_within} after the start | machine | it is not waited for |\n",
+         | a member that was not heard since the node was started or joined, of which a client claims a request | {reached_within} after that | machine | it is not waited for |\n",
         kept_for = time(KEPT_FOR),
         lost_within = time(LOST_WITHIN),
         given_for = time(GIVEN_FOR),
@@ -134,7 +134,7 @@ fn of_askers() -> String {
         "| a change of the members that this node's disk has not taken | {log_write_max} in which the node ran | machine | what is not signed is not done; what is signed is written until the disk is sure; who asked for it hears which: `deadline_exceeded` |\n\
          | a command or a question that this node answers alone, with what it signs and writes first | {answer_max} | node | `deadline_exceeded`; a change of the members goes on without its asker, who hears so |\n\
          | one that the coordinator answers, where the asker's own node is held up | {coordinator_max} | node | `deadline_exceeded` |\n\
-         | a model of which no member has told yet | {heard_within} after the start of the node that is asked | node | it is unknown |\n",
+         | a model of which no member has told yet | {heard_within} after the start of the node that is asked, or after it joined | node | it is unknown |\n",
         log_write_max = time(LOG_WRITE_MAX),
         answer_max = time(ANSWER_MAX),
         coordinator_max = time(COORDINATOR_MAX),

@@ -310,6 +310,8 @@ pub enum Unresolved {
     Unknown {
         /// Those that are; so many as an error names.
         known: Vec<String>,
+        /// Whether members may tell of it any moment: this node has just come to them.
+        may_be_told: bool,
     },
     /// One is placed, and no member that is there has its files.
     Away {

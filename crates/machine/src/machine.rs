@@ -689,6 +689,7 @@ impl NodeMachine {
     /// The other cluster's log is on disk.
     pub(crate) fn moved_in(&mut self) {
         (self.moving_in, self.leader_last, self.is_told_removed) = (None, None, false);
+        self.backups_moved();
         // The members are fed as the new home, not as a change of the old one.
         let members = self.trust.view().members().keys().copied().collect();
         self.feed_membership(exo_membership::Input::Joined(members));

@@ -7,6 +7,7 @@ use exo_cluster::{InstanceState, InstanceView};
 use exo_trust::Act;
 use exo_types::{DiskRoom, ModelId, NodeId, Placement};
 
+use crate::bounds::HEARD_WITHIN;
 use crate::coordination::Asker;
 use crate::joining::Joining;
 use crate::persist::ActAsker;
@@ -175,6 +176,22 @@ impl NodeMachine {
         report.is_some_and(|r| r.models.iter().any(|m| m.model == model && m.complete))
     }
 
+    /// Whether members may tell of models any moment: this node has just started, or come to their cluster.
+    fn may_be_told(&self) -> bool {
+        !self.other_members().is_empty() && self.is_here_for() < HEARD_WITHIN
+    }
+
+    /// What the placement of a model holds. Until a coordinator has told what is placed the log says so: a
+    /// request to a node that has just started is not held to what that one would place.
+    fn limits_of(&self, model: ModelId) -> Option<Limits> {
+        let told = self.placed_as(model).map(|instance| &instance.placement);
+        let logged = || {
+            let mut placed = self.state().instances().values().filter(|_| self.instances.is_empty());
+            placed.find(|placed| placed.request.model == model).map(|placed| &placed.placement)
+        };
+        told.or_else(logged).map(limits)
+    }
+
     /// Of all models the one that is meant: by its id, which no name takes away; by what this node calls so,
     /// where others may have another commit of it, but for parts of an older one, which it got from them and
     /// does not know to be that; by what others call so. Of several the placed one, else the first by id. And
@@ -216,7 +233,7 @@ impl NodeMachine {
             holders: self.holders_of(instance.model(), &stages),
             holder_nodes: Vec::new(),
             is_file_gone: true,
-            limits: Some(limits(instance)),
+            limits: Some(limits(&instance.placement)),
             me: self.me,
         })
     }
@@ -240,7 +257,8 @@ impl NodeMachine {
                     Unresolved::Away { reason: format!("its instance {} is {state}", instance.instance()) }
                 }
                 None => {
-                    Unresolved::Unknown { known: all.into_iter().map(|m| m.name).take(NAMED_MAX).collect() }
+                    let known = all.into_iter().map(|m| m.name).take(NAMED_MAX).collect();
+                    Unresolved::Unknown { known, may_be_told: self.may_be_told() }
                 }
             });
         };
@@ -250,7 +268,7 @@ impl NodeMachine {
             holders: self.holders_of(found.id, &found.nodes),
             holder_nodes: found.nodes.iter().copied().filter(|node| self.has_all(*node, found.id)).collect(),
             is_file_gone: false,
-            limits: self.placed_as(found.id).map(limits),
+            limits: self.limits_of(found.id),
             me: self.me,
         })
     }
@@ -261,8 +279,8 @@ fn placed_first<'a>(so_named: impl Iterator<Item = &'a ModelHolders>) -> Option<
     so_named.min_by_key(|model| (model.instances.is_empty(), model.id))
 }
 
-fn limits(instance: &InstanceView) -> Limits {
-    let Placement { context_tokens, cache_tokens, .. } = instance.placement;
+fn limits(placement: &Placement) -> Limits {
+    let Placement { context_tokens, cache_tokens, .. } = *placement;
     Limits { context_tokens, cache_tokens }
 }
 

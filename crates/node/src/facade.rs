@@ -25,7 +25,6 @@ use exo_api::{
     TelemetryView, TokensAnswer, TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
-use exo_machine::bounds::HEARD_WITHIN;
 use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
 use exo_transport::Endpoint;
 use exo_trust::Act;
@@ -88,19 +87,19 @@ impl NodeFacade {
         ask_node(&self.node, question, within).await
     }
 
-    /// The model of that name. A node that has just started may not have heard of it: until it should have,
-    /// it does not say that there is none.
+    /// The model of that name. A node that has just started or joined may not have heard of it: until it
+    /// should have, it does not say that there is none.
     async fn resolve(&self, model: &str) -> Result<Resolved, Missing> {
-        let has_members = self.view.borrow().nodes.len() > 1;
-        let until = self.started + if has_members { HEARD_WITHIN } else { Duration::ZERO };
-        once_heard(until, || self.resolve_now(model)).await
+        once_heard(|| self.resolve_now(model)).await
     }
 
     async fn resolve_now(&self, model: &str) -> Result<Resolved, Missing> {
         let question = Question::Resolve { model: model.to_owned() };
         match self.ask(question, ANSWER_MAX).await {
             Ok(Answer::Resolved(Ok(resolved))) => Ok(*resolved),
-            Ok(Answer::Resolved(Err(Unresolved::Unknown { known }))) => Err(Missing::Unknown(known)),
+            Ok(Answer::Resolved(Err(Unresolved::Unknown { known, may_be_told }))) => {
+                Err(Missing::Unknown { known, may_be_told })
+            }
             Ok(Answer::Resolved(Err(Unresolved::Away { reason }))) => Err(Missing::Away(reason)),
             Ok(Answer::Resolved(Err(Unresolved::Removed))) => Err(Missing::Removed),
             other => Err(Missing::Unsaid(NoAnswer::of(other))),
@@ -382,14 +381,14 @@ impl Facade for NodeFacade {
     }
 }
 
-/// Looks for a model again and again as long as it is unknown, until then.
-async fn once_heard<T, F>(until: Instant, look: impl Fn() -> F) -> Result<T, Missing>
+/// Looks for a model again and again as long as it is unknown and may be told of.
+async fn once_heard<T, F>(look: impl Fn() -> F) -> Result<T, Missing>
 where
     F: Future<Output = Result<T, Missing>>,
 {
     loop {
         match look().await {
-            Err(Missing::Unknown(_)) if Instant::now() < until => tokio::time::sleep(LOOK_EVERY).await,
+            Err(Missing::Unknown { may_be_told: true, .. }) => tokio::time::sleep(LOOK_EVERY).await,
             found => return found,
         }
     }
@@ -397,7 +396,11 @@ where
 
 /// Why a model name means nothing.
 enum Missing {
-    Unknown(Vec<String>),
+    Unknown {
+        known: Vec<String>,
+        /// Whether members may tell of it any moment.
+        may_be_told: bool,
+    },
     /// It is placed, and no member that is there has its files.
     Away(String),
     /// This node was removed from its cluster.
@@ -409,14 +412,14 @@ enum Missing {
 impl Missing {
     fn for_request(self, model: &str) -> GenerateError {
         match self {
-            Self::Unknown(known) => GenerateError::ModelUnknown { model: model.to_owned(), known },
+            Self::Unknown { known, .. } => GenerateError::ModelUnknown { model: model.to_owned(), known },
             missing => GenerateError::Unavailable { reason: missing.reason(model), retry_after_s: 5 },
         }
     }
 
     fn for_admin(self, model: &str) -> AdminError {
         match self {
-            Self::Unknown(known) => AdminError::ModelUnknown { model: model.to_owned(), known },
+            Self::Unknown { known, .. } => AdminError::ModelUnknown { model: model.to_owned(), known },
             Self::Unsaid(why) => why.into(),
             missing => unavailable(&missing.reason(model)),
         }
@@ -424,7 +427,7 @@ impl Missing {
 
     fn reason(self, model: &str) -> String {
         match self {
-            Self::Unknown(_) => format!("no model `{model}` is known here"),
+            Self::Unknown { .. } => format!("no model `{model}` is known here"),
             Self::Away(reason) => {
                 format!("`{model}` is placed, but no member that is there has its files yet: {reason}")
             }
@@ -440,23 +443,26 @@ mod tests {
 
     use super::*;
 
-    /// Looks for a model that is known from the third look on. Gives how often it was looked for.
-    async fn looks(within: Duration) -> (bool, u32) {
+    /// Looks for a model that is known from the third look on, and of which members may tell at so many
+    /// looks. Gives whether it was found, and how often it was looked for.
+    async fn looks(told_for: u32) -> (bool, u32) {
         let count = Cell::new(0);
-        let found = once_heard(Instant::now() + within, || {
+        let found = once_heard(|| {
             count.set(count.get() + 1);
-            let is_known = count.get() >= 3;
-            async move { if is_known { Ok(()) } else { Err(Missing::Unknown(Vec::new())) } }
+            let (is_known, may_be_told) = (count.get() >= 3, count.get() <= told_for);
+            let known = Vec::new();
+            async move { if is_known { Ok(()) } else { Err(Missing::Unknown { known, may_be_told }) } }
         });
         (found.await.is_ok(), count.get())
     }
 
     #[tokio::test]
     async fn a_node_that_has_just_started_says_of_no_model_at_once_that_it_is_unknown() {
-        assert_eq!(looks(HEARD_WITHIN).await, (true, 3));
-        assert_eq!(looks(Duration::ZERO).await, (false, 1), "it has heard of all");
+        assert_eq!(looks(9).await, (true, 3));
+        assert_eq!(looks(1).await, (false, 2), "by then it has heard of all");
+        assert_eq!(looks(0).await, (false, 1), "it has heard of all");
         let away = || async { Err::<(), _>(Missing::Away("loading".to_owned())) };
-        let found = once_heard(Instant::now() + HEARD_WITHIN, away).await;
+        let found = once_heard(away).await;
         assert!(matches!(found, Err(Missing::Away(_))), "it knows what is missing");
     }
 }

@@ -99,6 +99,15 @@ impl Positions {
         Self(vec![0; usize::from(choices)])
     }
 
+    /// The same of an answer that goes on, of which its client has these already: of no choice its events may
+    /// say less, or the next node would tell again what the client has.
+    pub fn behind(mut self, had: &Self) -> Self {
+        for (own, had) in self.0.iter_mut().zip(&had.0) {
+            *own = (*own).max(*had);
+        }
+        self
+    }
+
     /// Takes in an event; whether it is one that a client can go on behind.
     pub fn advance(&mut self, event: &GenerateEvent) -> bool {
         let (index, position) = match event {
@@ -196,6 +205,26 @@ mod tests {
         let mut all = Positions(vec![0]);
         assert!(all.advance(&delta(5)) && !all.covers(&end));
         assert!(all.advance(&end) && all.covers(&end) && all.covers(&delta(5)));
+    }
+
+    /// One choice is told again before the other, and may be ahead of the copy that the answer went on from.
+    #[test]
+    fn an_answer_that_goes_on_says_of_no_choice_that_its_client_has_less_than_it_has() {
+        let had = Positions::parse("0:3,1:57").expect("positions");
+        let mut all = Positions::start(2).behind(&had);
+        for (position, expected) in [(2, "0:3,1:57"), (4, "0:4,1:57")] {
+            let text = "x".into();
+            assert!(all.advance(&GenerateEvent::Delta(Delta {
+                index: 0,
+                position,
+                text,
+                ..Delta::default()
+            })));
+            assert_eq!(all.to_string(), expected);
+        }
+        let of_others = Positions::parse("0:1,1:2,2:9").expect("positions");
+        assert_eq!(Positions::start(2).behind(&of_others).to_string(), "0:1,1:2", "it has two choices");
+        assert_eq!(Positions::start(2).behind(&Positions::default()), Positions::start(2));
     }
 
     #[test]

@@ -135,6 +135,11 @@ impl Source {
         SourceEvent::Event(event)
     }
 
+    /// Cancelled when the server has waited long enough for answers to end.
+    pub fn closing(&self) -> CancellationToken {
+        self.closing.clone()
+    }
+
     /// Ends the request because of what this crate found, which comes back.
     pub fn give_up(&mut self, error: ApiError) -> ApiError {
         self.ended = true;

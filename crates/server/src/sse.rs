@@ -39,6 +39,10 @@ const ACCEPT_MAX: Duration = Duration::from_secs(30);
 /// How often is looked whether it has.
 const ACCEPT_POLL: Duration = Duration::from_millis(50);
 
+/// For so long a client that reads slowly has its request behind the end of its answer: while it lacks some
+/// of it, another node may have to go on with it.
+const READ_WITHIN: Duration = Duration::from_secs(60);
+
 /// Waits until it is clear what the status code is: until the request starts or fails, but no longer than
 /// `headers_after` once the node has accepted it. The first event after the queue comes back with the source.
 pub async fn open(source: &mut Source, headers_after: Duration) -> Result<Option<GenerateEvent>, ApiError> {
@@ -80,6 +84,8 @@ pub fn respond(
         if let Some(error) = panicked {
             writer.fail(error);
         }
+        drop(unread);
+        writer.until_read().await;
     });
     with_ticket(streamed(content_type, stream::poll_fn(move |cx| texts.poll_recv(cx))), header)
 }
@@ -177,6 +183,9 @@ fn streamed(content_type: &'static str, events: impl Stream<Item = Bytes> + Send
 #[derive(PartialEq)]
 enum State {
     Running,
+    /// All of the answer is said.
+    Whole,
+    /// It failed.
     Ended,
 }
 
@@ -352,9 +361,28 @@ impl<C: Chunks> Writer<C> {
             self.is_marked = true;
         }
         if done {
-            self.state = State::Ended;
+            self.state = State::Whole;
         }
         out
+    }
+
+    /// Ends the request: a whole answer's when its client has taken it or has left, and not when it is
+    /// computed, since the copy that another node has goes with it.
+    async fn until_read(self) {
+        let Self { source, chunks, state, sink, .. } = self;
+        let Sink::Reader { unread, backlog } = sink else { return };
+        // The body ends with the last that can add to it.
+        drop((unread, chunks));
+        let read = async {
+            while state == State::Whole && backlog.unread_bytes() > 0 {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        let closing = source.closing();
+        tokio::select! {
+            _ = tokio::time::timeout(READ_WITHIN, read) => {}
+            () = closing.cancelled() => {}
+        }
     }
 
     fn fail(&mut self, error: ApiError) {

@@ -131,7 +131,7 @@ impl Origin {
             }
             None => (None, Had::default(), false),
         };
-        let positions = endpoint.has_positions().then(|| Positions::start(choices));
+        let positions = endpoint.has_positions().then(|| Positions::start(choices).behind(&had.positions));
         // The same question once more, as some browsers send it over a new connection: the answer to the
         // first has no reader.
         if let Some(before) = self.alias.filter(|_| keep).and_then(|alias| app.outliving.find(alias, &proof))

@@ -47,6 +47,19 @@ async fn who_shows_the_secret_gets_what_comes_behind_the_last_event() {
     }
 }
 
+/// A client may have more of one choice than the copy that its answer goes on from, and lose that node as
+/// well.
+#[tokio::test]
+async fn the_events_of_an_answer_that_goes_on_say_of_no_choice_less_than_its_client_has() {
+    let server = start().await;
+    let (id, secret) = ticket(&server.chat("good", r#","stream":true,"n":2"#).await);
+    let had = "last-event-id: 0:1,1:2";
+    let rest = server.send(&format!("GET /v1/requests/{id}"), &[&secret, had], "").await;
+    assert_eq!(rest.status, 200, "{}", rest.body);
+    let ids: Vec<&str> = rest.body.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+    assert_eq!(ids, ["0:2,1:2", "0:4,1:2", "0:4,1:4"], "{}", rest.body);
+}
+
 #[tokio::test]
 async fn what_is_no_claim_is_refused_by_name() {
     let server = start().await;

@@ -313,6 +313,33 @@ async fn one_answer_waits_for_its_reader_up_to_a_bound() {
     assert!(String::from_utf8_lossy(&rest).contains(r#""code":"slow_reader""#));
 }
 
+/// What its client lacks yet another node may have to tell it.
+#[tokio::test]
+async fn a_request_lives_until_its_client_has_read_the_answer_or_has_left() {
+    let options = ServerOptions { unread_bytes_max: usize::MAX, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let mut reads = hold(&server, "longest", STREAM).await;
+    let leaves = hold(&server, "longest", STREAM).await;
+    let is_made = || async {
+        let ended = server.admin("GET /exo/v1/requests/recent", "").await.json();
+        ended.as_array().unwrap().len() == 2
+    };
+    let began = Instant::now();
+    while !is_made().await {
+        assert!(began.elapsed() < Duration::from_secs(20), "both are made, whoever reads them");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(server.fake.live(), 2, "no one has read them");
+    drop(leaves);
+    server.until_live(1).await;
+    let mut rest = Vec::new();
+    while !rest.ends_with(b"\r\n0\r\n\r\n") {
+        assert!(reads.read_buf(&mut rest).await.unwrap() > 0, "closed before its end");
+    }
+    server.until_live(0).await;
+}
+
 #[tokio::test]
 async fn whole_answers_that_are_collected_are_bounded_in_sum() {
     let options = ServerOptions { bodies_bytes_max: 1 << 20, ..quick() };

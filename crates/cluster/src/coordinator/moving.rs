@@ -13,6 +13,7 @@ use super::log::DurableReply;
 use super::repair::{RepairScope, replaced};
 use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
+use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, InvalidAsk, UnknownTarget};
 use crate::{Event, InstanceState, Moving, ReplaceReason, StageLoss, StageStatus, StateInstance};
 
@@ -31,6 +32,8 @@ pub(super) struct Move {
     /// The furthest that what is loaded ahead has come, and when.
     best: Vec<(u8, u64)>,
     moved_at: Time,
+    /// The same, without what a hub has it wait.
+    came_at: Time,
 }
 
 impl Move {
@@ -43,7 +46,7 @@ impl Move {
         reason: ReplaceReason,
     ) -> Self {
         let best = vec![(0, 0); placement.shards().count()];
-        Self { from, placement, memory_bytes, reason, best, moved_at: now }
+        Self { from, placement, memory_bytes, reason, best, moved_at: now, came_at: now }
     }
 
     /// It is not for a drained node but for a better plan.
@@ -208,10 +211,12 @@ impl Coordinator {
         };
         for (best, (_, status)) in moving.best.iter_mut().zip(&statuses) {
             if status.progress() > *best {
-                (*best, moving.moved_at) = (status.progress(), now);
+                *best = status.progress();
+                (moving.moved_at, moving.came_at) = (now, now);
             }
         }
-        if statuses.iter().any(|(_, status)| status.waits_for_hub()) {
+        let is_believed = now.since(moving.came_at) < HUB_WAITS_MAX;
+        if is_believed && statuses.iter().any(|(_, status)| status.waits_for_hub()) {
             moving.moved_at = now;
         }
         let stages = &moving.placement.stages;

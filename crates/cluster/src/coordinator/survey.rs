@@ -9,6 +9,7 @@ use super::planning::{PlanAsk, Purpose};
 use super::repair::{RepairScope, replaced};
 use super::replan::Review;
 use super::unblamed::{TROUBLES_MAX, UnattributedFailures};
+use super::unloading::IDLE_AFTER;
 use super::{Coordinator, CoordinatorOutput, Leading};
 use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{InstanceFailure, clip};
@@ -44,6 +45,8 @@ pub(super) struct Watch {
     came_at: Time,
     /// When it last had requests, or was coming.
     pub(super) used_at: Time,
+    /// It had requests when it lost a stage: their answers stand still, and no scheduler counts them.
+    pub(super) has_paused: bool,
     /// How long its stages had computed, by their last reports.
     pub(super) busy_us: u64,
     /// A failure of its stages that blamed none of them.
@@ -104,6 +107,7 @@ impl Watch {
             moved_at: now,
             came_at: now,
             used_at: now,
+            has_paused: false,
             busy_us: 0,
             unblamed: UnattributedFailures::default(),
         }
@@ -341,6 +345,9 @@ impl Coordinator {
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
         // What is loaded ahead may be what repair needs: it is wanted until the next placement is in the log.
         (watch.lost, watch.stuck) = (Some(reason.clone()), None);
+        if !matches!(watch.state, InstanceState::Degraded { .. } | InstanceState::Waiting { .. }) {
+            watch.has_paused = now.since(watch.used_at) < IDLE_AFTER;
+        }
         if watch.replacements >= max {
             watch.replacements = 0;
             let why = WaitReason { lost: reason, why: Unplaced::InVain { times: max } };

@@ -11,6 +11,7 @@ use exo_types::{InstanceId, Time};
 
 use super::dry_run::in_the_way;
 use super::{Coordinator, CoordinatorOutput};
+use crate::driver::PAUSE_MAX;
 use crate::wire::Unloadable;
 use crate::{Event, InstanceState, RemoveReason, StateInstance};
 
@@ -78,9 +79,14 @@ impl Coordinator {
         self.is_unused_for(now, instance, IDLE_AFTER)
     }
 
+    /// Whether it had no request for so long. Answers that a lost stage has stand still have as long as they
+    /// may, or the next model would end them.
     fn is_unused_for(&self, now: Time, instance: InstanceId, time: Duration) -> bool {
         let watch = self.leading.as_ref().and_then(|leading| leading.watches.get(&instance));
-        watch.is_some_and(|watch| watch.moving.is_none() && now.since(watch.used_at) >= time)
+        watch.is_some_and(|watch| {
+            let time = if watch.has_paused { time.max(PAUSE_MAX) } else { time };
+            watch.moving.is_none() && now.since(watch.used_at) >= time
+        })
     }
 
     /// Unloads what requests loaded and none has used for as long as is set. The next request has it placed

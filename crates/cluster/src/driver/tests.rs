@@ -137,6 +137,34 @@ fn weights_that_come_put_the_deadline_off_until_they_stand_still() {
     );
 }
 
+/// A holder that gives no byte, links that no step gets through: what never served is placed again for as
+/// long as anybody asks for it.
+#[test]
+fn placements_that_come_no_further_put_the_deadline_off_three_times_and_not_for_ever() {
+    let mut d = driver();
+    let loading = |number, done_bytes| {
+        let mut view = view(number, InstanceState::Loading);
+        view.stages[1].status = StageStatus::Loading { done_bytes, total_bytes: 900 };
+        DriverInput::Instances(vec![view])
+    };
+    for number in 1..=4 {
+        let ms = u64::from(number) * 100_000;
+        assert!(feed(&mut d, ms, loading(number, 0)).is_empty());
+        assert!(feed(&mut d, ms + 1000, loading(number, 500)).is_empty());
+        assert!(feed(&mut d, ms + 1001, DriverInput::Tick).is_empty(), "placement {number}");
+    }
+    let mut further = d.clone();
+    feed(&mut d, 500_000, loading(5, 0));
+    feed(&mut d, 501_000, loading(5, 500));
+    assert!(feed(&mut d, 521_000, DriverInput::Tick).is_empty());
+    let out = feed(&mut d, 521_001, DriverInput::Tick);
+    let why = "not started after 521 s: instance i1 is loading";
+    assert!(out.last().is_some_and(|line| line.contains(why)), "{out:?}");
+    feed(&mut further, 500_000, loading(5, 501));
+    assert!(feed(&mut further, 620_000, DriverInput::Tick).is_empty());
+    assert!(!feed(&mut further, 620_001, DriverInput::Tick).is_empty(), "it stands still again");
+}
+
 #[test]
 fn guesses_are_counted_once_by_whether_they_were_right() {
     let mut d = running();

@@ -3,14 +3,19 @@
 mod addresses;
 
 use ed25519_dalek::{Signer, SigningKey};
-use exo_cluster::{Speculation, State};
-use exo_types::{Ancestors, LogHead, NodeFacts};
+use exo_cluster::wire::HeldModel;
+use exo_cluster::{Event, InstanceRequest, PlaceObjective, Speculation, State};
+use exo_types::{
+    Ancestors, DeviceId, Epoch, InstanceId, KvDType, LayerRange, LayerShape, LogHead, ModelId, ModelShape,
+    NodeFacts, Placement, PlacementId, Shard, Stage,
+};
 
 use super::*;
+use crate::bounds::HEARD_WITHIN;
 use crate::joining::{JoinAsk, JoinPurpose, MoveIn};
 use crate::{
-    Boot, ExchangeId, Input, JoinEvent, MachineConfig, Now, PersistId, Question, ReplyId, SampledMeasures,
-    Samples, Write,
+    Boot, ExchangeId, Input, JoinEvent, Limits, MachineConfig, Now, PersistId, Question, ReplyId, Resolved,
+    SampledMeasures, Samples, Unresolved, Write,
 };
 
 const REPLY: ReplyId = ReplyId(7);
@@ -37,6 +42,11 @@ struct Lone {
 
 impl Lone {
     fn new() -> Self {
+        Self::found(|_| {})
+    }
+
+    /// One that finds something else when it starts.
+    fn found(change: impl FnOnce(&mut Boot)) -> Self {
         let key = SigningKey::from_bytes(&[1; 32]);
         let me = NodeId(key.verifying_key().to_bytes());
         let config = MachineConfig {
@@ -70,7 +80,7 @@ impl Lone {
             networks: Vec::new(),
             measured: SampledMeasures::default(),
         };
-        let boot = Boot {
+        let mut boot = Boot {
             epoch: None,
             base: LogHead::EMPTY,
             ancestors: Ancestors::default(),
@@ -86,6 +96,7 @@ impl Lone {
             left: Vec::new(),
             warnings: Vec::new(),
         };
+        change(&mut boot);
         let now = Now { time: Time::from_millis(10), unix_s: 2000 };
         let (machine, _) = NodeMachine::new(config, boot, now);
         let (signs, writes, acted, invited) = (Vec::new(), VecDeque::new(), Vec::new(), Vec::new());
@@ -164,13 +175,38 @@ impl Lone {
     }
 
     fn move_in(&mut self) -> EntryId {
-        let (trust, by) = (founded(&self.key, 2), NodeId([3; 32]));
-        let cluster = trust.cluster();
+        self.move_to(founded(&self.key, 2))
+    }
+
+    fn move_to(&mut self, trust: TrustLog) -> EntryId {
+        let (cluster, by) = (trust.cluster(), NodeId([3; 32]));
         self.machine.moving_in = Some(MoveIn { trust: trust.clone(), by, words: String::new() });
         self.machine.write_other_trust(trust);
         let effects = std::mem::take(&mut self.machine.out);
         self.take(effects);
         cluster
+    }
+
+    /// What it says of a model.
+    fn resolve(&mut self, model: &str) -> Result<Box<Resolved>, Unresolved> {
+        let question = Question::Resolve { model: model.to_owned() };
+        let effects = self.machine.handle(self.now, Input::Ask { reply: REPLY, question });
+        let mut answers = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Reply { answer, .. } => Some(answer),
+            _ => None,
+        });
+        match answers.next() {
+            Some(Answer::Resolved(resolved)) => resolved,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Whether members may tell yet of a model that is unknown here.
+    fn may_be_told(&mut self) -> bool {
+        match self.resolve("a model") {
+            Err(Unresolved::Unknown { may_be_told, .. }) => may_be_told,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn wait(&mut self, time: Duration) {
@@ -181,6 +217,14 @@ impl Lone {
             self.handle(Input::Timer);
         }
     }
+}
+
+/// The entry that lets a node in, behind what is in a log.
+fn admit(key: &SigningKey, log: &TrustLog, node: u8) -> Entry {
+    let act = Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() };
+    let statement = log.statement(NodeId(key.verifying_key().to_bytes()), 1500, act).unwrap();
+    let signature = key.sign(&statement.to_sign()).to_bytes();
+    statement.signed(signature)
 }
 
 fn not_sure() -> WriteFailure {
@@ -326,13 +370,8 @@ fn who_waits_for_a_disk_that_hangs_hears_in_time_that_it_is_not_sure() {
 #[test]
 fn an_entry_is_taken_in_behind_others_that_are_passed_over() {
     let mut node = Lone::new();
-    let (key, me) = (node.key.clone(), node.machine.me);
-    let admit = |log: &TrustLog, node: u8| {
-        let act = Act::Admit { node: NodeId([node; 32]), name: "another".to_owned() };
-        let statement = log.statement(me, 1500, act).unwrap();
-        let signature = key.sign(&statement.to_sign()).to_bytes();
-        statement.signed(signature)
-    };
+    let key = node.key.clone();
+    let admit = |log: &TrustLog, node: u8| admit(&key, log, node);
     let here = node.machine.trust.log().clone();
     let mut there = here.clone();
     there.insert(admit(&here, 5)).unwrap();
@@ -345,6 +384,82 @@ fn an_entry_is_taken_in_behind_others_that_are_passed_over() {
         [false, true],
         "one follows what is not here, and the other does not follow that one"
     );
+}
+
+/// What is placed where a model is on this node, with such a context.
+fn placed(me: NodeId, model: ModelId, context_tokens: u32) -> State {
+    let layer = LayerShape { weight_bytes: 1, packed_bytes: 1, flops_per_token: 1, kv_bytes_per_token: 1 };
+    let shape = ModelShape {
+        layers: vec![layer],
+        embedding_bytes: 1,
+        head_bytes: 1,
+        embedding_packed_bytes: 1,
+        head_packed_bytes: 1,
+        tied: false,
+        hidden: 2,
+        attention: 2,
+        vocab: 100,
+        context_tokens_max: context_tokens,
+    };
+    let (slots, cache_tokens, kv) = (1, context_tokens, KvDType::default());
+    let request = InstanceRequest {
+        model,
+        model_name: "m".to_owned(),
+        shape,
+        weight_types: None,
+        context_tokens,
+        slots,
+        cache_tokens,
+        kv,
+        objective: PlaceObjective::Fit,
+        pins: Vec::new(),
+        excluded: Vec::new(),
+        holders: vec![me],
+        is_on_demand: false,
+    };
+    let id = PlacementId { epoch: Epoch { counter: 1, key: me }, number: 1 };
+    let stages = vec![Stage::solo(me, DeviceId::cpu(), Shard::pipeline(LayerRange::new(0, 1), 1))];
+    let instance = InstanceId(1);
+    let placement = Placement { id, instance, model, stages, context_tokens, slots, cache_tokens, kv };
+    let event = Event::InstancePlaced { request, placement, memory_bytes: vec![1] };
+    State::default().after(&[event]).unwrap()
+}
+
+/// Whoever goes on with an answer asks the node that was started anew, before a coordinator has told it.
+#[test]
+fn a_placed_model_has_the_limits_of_the_log_until_a_coordinator_tells_them() {
+    let model = ModelId([9; 32]);
+    let mut node = Lone::found(|boot| {
+        boot.models = vec![HeldModel {
+            model,
+            name: "m".to_owned(),
+            bytes: 9,
+            held_bytes: 9,
+            complete: true,
+            is_of_hub: false,
+            expected_bytes: 0,
+            may_go: false,
+        }];
+        boot.state = placed(boot.samples.facts.node, model, 32_768);
+    });
+    let limits = node.resolve("m").map(|resolved| resolved.limits);
+    assert_eq!(limits, Ok(Some(Limits { context_tokens: 32_768, cache_tokens: 32_768 })));
+}
+
+/// The members that it has come to tell it a moment later what they have.
+#[test]
+fn a_node_that_has_just_joined_does_not_say_for_sure_that_a_model_is_unknown() {
+    let mut node = Lone::new();
+    assert!(!node.may_be_told(), "alone it knows all there is");
+    node.wait(2 * HEARD_WITHIN);
+    let mut trust = founded(&node.key, 2);
+    trust.insert(admit(&node.key, &trust, 5)).unwrap();
+    node.move_to(trust);
+    assert!(!node.may_be_told(), "it is not there yet");
+    node.answer(Ok(()));
+    assert!(node.may_be_told());
+    node.wait(HEARD_WITHIN);
+    assert!(!node.may_be_told(), "by then it has heard of all");
 }
 
 #[test]

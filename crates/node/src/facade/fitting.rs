@@ -67,7 +67,7 @@ impl NodeFacade {
     async fn known_model(&self, text: &str) -> Result<Option<KnownModel>, AdminError> {
         let resolved = match self.resolve(text).await {
             Ok(resolved) => resolved,
-            Err(Missing::Unknown(_)) => return Ok(None),
+            Err(Missing::Unknown { .. }) => return Ok(None),
             Err(missing) => return Err(missing.for_admin(text)),
         };
         let described = self.library.describe(resolved.id, &resolved.holders);

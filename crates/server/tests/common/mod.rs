@@ -214,6 +214,11 @@ fn written(request: &GenerateRequest) -> Option<Vec<Item>> {
         "stops" => vec![started(), delta(0, "The", false), end(Some("END"), 2), done(2)],
         // A whole answer of a megabyte.
         "long" => vec![started(), delta(0, &"x".repeat(1 << 20), false), end(None, 9), done(9)],
+        // One of eight, which no socket takes.
+        "longest" => {
+            let texts = (0..8).map(|_| delta(0, &"x".repeat(1 << 20), false));
+            [started()].into_iter().chain(texts).chain([end(None, 9), done(9)]).collect()
+        }
         "stops-short" => vec![started(), delta(0, "The", false)],
         "half-enforces" => {
             vec![started(), delta(0, "The", false), end(None, 2), done_without("tool `f` at `#/not`")]

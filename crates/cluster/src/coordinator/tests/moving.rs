@@ -144,6 +144,26 @@ fn a_device_that_refuses_what_is_loaded_ahead_is_left_out() {
     assert!(!nodes(&bench).contains(&whom) && bench.state() == Some(InstanceState::Placing));
 }
 
+/// As any load: a hub that gives nothing for a quarter of an hour gives nothing.
+#[test]
+fn a_move_that_a_hub_holds_up_for_too_long_goes_elsewhere() {
+    let mut bench = Bench::ready(3, 3);
+    let whom = bench.placement().stages[1].leader().node;
+    drain(&mut bench, whom, Drain::Lasting);
+    let takes = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).unwrap();
+    let waits = StageStatus::Fetching { done_bytes: 1, total_bytes: 4, hub_wait_s: 300 };
+    report_ahead(&mut bench, &waits);
+    for _ in 0..9 {
+        bench.advance(100);
+        report_ahead(&mut bench, &waits);
+        assert_eq!(ahead(&bench, takes).len(), 1, "the hub has it wait");
+    }
+    bench.advance(121);
+    bench.advance(1);
+    let next = (1..=3).map(node).find(|n| !ahead(&bench, *n).is_empty()).expect("another one");
+    assert!(next != takes && next != whom, "{next} after {takes}");
+}
+
 #[test]
 fn a_loss_ends_a_move_and_is_repaired_with_the_drained_node_where_it_is() {
     let mut bench = Bench::ready(3, 3);

@@ -30,17 +30,27 @@ fn load(bench: &mut Bench, room: u64, sequences: u32) {
 
 /// The same, where only one part in so many of what is held is in memory yet.
 fn load_with(bench: &mut Bench, room: u64, parts: u64, change: impl FnMut(&mut crate::wire::StageReport)) {
-    let desired = bench.desired.get(&node(1)).cloned();
+    load_on(bench, 1, (room, parts), change);
+}
+
+/// The same of node `n`.
+fn load_on(
+    bench: &mut Bench,
+    n: u8,
+    (room, parts): (u64, u64),
+    change: impl FnMut(&mut crate::wire::StageReport),
+) {
+    let desired = bench.desired.get(&node(n)).cloned();
     let shards = desired.iter().flat_map(|d| &d.shards);
     let mut stages: Vec<_> = shards.map(|shard| stage_report(shard, &StageStatus::Serving)).collect();
     stages.iter_mut().for_each(change);
     let held: u64 = stages.iter().map(|stage| stage.held_bytes).sum();
     let all = room * (MODEL_BYTES + (MODEL_BYTES / 2));
-    let mut report = report(1, all.saturating_sub(held / parts));
+    let mut report = report(n, all.saturating_sub(held / parts));
     report.facts.devices[0].memory_total_bytes = all;
     report.desired = desired.map(|d| (d.epoch, d.revision));
     report.stages = stages;
-    bench.report(1, report);
+    bench.report(n, report);
 }
 
 /// A node with room for so many models, on which these were placed, on demand, one after the other.
@@ -110,6 +120,42 @@ fn a_model_in_use_makes_no_room_and_who_asks_is_to_ask_again() {
     bench.advance(2);
     place(&mut bench, 2, true);
     assert_eq!(names(&bench), ["m2"]);
+}
+
+/// Two nodes have one model together, and one of them is lost.
+#[test]
+fn what_lost_a_stage_under_requests_makes_no_room_while_their_answers_may_go_on() {
+    for (sequences, stays) in [(1, true), (0, false)] {
+        let mut bench = Bench::new(2);
+        let report = |bench: &mut Bench, sequences: u32| {
+            (1..=2).for_each(|n| load_on(bench, n, (1, 1), |stage| stage.sequences = sequences));
+        };
+        report(&mut bench, 0);
+        let mut large = model(1, true);
+        for layer in &mut large.shape.layers {
+            (layer.weight_bytes, layer.packed_bytes) = (MODEL_BYTES / 2, MODEL_BYTES / 2);
+        }
+        let reply = ReplyTo { node: node(1), request: 1 };
+        bench.feed(CoordinatorInput::Place { reply, request: large });
+        assert_eq!(bench.placement().stages.len(), 2, "neither holds it alone");
+        report(&mut bench, 0);
+        assert_eq!(bench.state(), Some(InstanceState::Ready));
+        bench.advance(20);
+        report(&mut bench, sequences);
+        bench.advance(5);
+        bench.feed(CoordinatorInput::NodeLost(node(2)));
+        assert!(matches!(bench.state(), Some(InstanceState::Waiting { .. })), "{:?}", bench.state());
+        load_on(&mut bench, 1, (1, 1), |stage| stage.sequences = 0);
+        bench.advance(10);
+        place(&mut bench, 2, true);
+        assert_eq!(names(&bench), [if stays { "m1" } else { "m2" }], "with {sequences} requests");
+        if stays {
+            assert_eq!(refusal(&bench).1, "waiting for room: m1 is in use");
+            bench.advance(110);
+            place(&mut bench, 2, true);
+            assert_eq!(names(&bench), ["m2"], "by now they have ended");
+        }
+    }
 }
 
 #[test]
