@@ -165,6 +165,9 @@ pub struct DeviceGauges {
     pub device: String,
     /// Memory that is free for models.
     pub memory_free_bytes: u64,
+    /// What is free of the memory that the device shares with others.
+    #[serde(default)]
+    pub memory_domain_free_bytes: Option<u64>,
     /// What the device's sensors show.
     pub sensors: SensorsView,
 }
@@ -262,13 +265,20 @@ impl Change {
 
 impl DeviceGauges {
     fn of(device: &DeviceView) -> Self {
-        let DeviceView { id, memory_free_bytes, sensors, .. } = device;
-        Self { device: id.clone(), memory_free_bytes: *memory_free_bytes, sensors: *sensors }
+        Self {
+            device: device.id.clone(),
+            memory_free_bytes: device.memory_free_bytes,
+            memory_domain_free_bytes: device.memory_domain.as_ref().map(|domain| domain.free_bytes),
+            sensors: device.sensors,
+        }
     }
 
     fn apply(self, node: &mut NodeView) {
         if let Some(device) = node.devices.iter_mut().find(|device| device.id == self.device) {
             (device.memory_free_bytes, device.sensors) = (self.memory_free_bytes, self.sensors);
+            if let Some((domain, free)) = device.memory_domain.as_mut().zip(self.memory_domain_free_bytes) {
+                domain.free_bytes = free;
+            }
         }
     }
 }
@@ -401,9 +411,12 @@ fn has_moved(old: &NodeView, new: &NodeView) -> bool {
         (Some(a), Some(b)) => memory_moved(a, b),
         (a, b) => a != b,
     };
+    let domain = |device: &DeviceView| device.memory_domain.as_ref().map(|domain| domain.free_bytes);
     far(old.process_bytes, new.process_bytes)
         || old.devices.iter().zip(&new.devices).any(|(a, b)| {
-            memory_moved(a.memory_free_bytes, b.memory_free_bytes) || sensors_moved(&a.sensors, &b.sensors)
+            memory_moved(a.memory_free_bytes, b.memory_free_bytes)
+                || far(domain(a), domain(b))
+                || sensors_moved(&a.sensors, &b.sensors)
         })
 }
 
@@ -554,8 +567,8 @@ mod tests {
                 "version": "1", "platform": "linux", "addresses": [], "mains_power": null,
                 "devices": [{
                     "id": "cpu", "kind": "cpu", "name": "P", "backend": "cpu/avx2", "memory_total_bytes": 8_u64 << 30,
-                    "memory_free_bytes": 4_u64 << 30, "compute_units": 8, "read_bytes_per_s": 1e9, "flops_per_s": 1e9,
-                    "support": "full", "support_reason": "", "sensors": {"temperature_c": 50.0}
+                    "memory_free_bytes": 4_u64 << 30, "memory_domain": {"id": "ram", "free_bytes": 5_u64 << 30},
+                    "compute_units": 8, "read_bytes_per_s": 1e9, "flops_per_s": 1e9, "support": "full", "support_reason": "", "sensors": {"temperature_c": 50.0}
                 }]
             })
         };
@@ -676,6 +689,10 @@ mod tests {
                 now.nodes[1].devices[0].memory_free_bytes = 1 << 30;
             },
             |now| {
+                let domain = now.nodes[1].devices[0].memory_domain.as_mut();
+                domain.expect("the device shares its memory").free_bytes = 1 << 30;
+            },
+            |now| {
                 now.nodes[1].process_bytes = None;
                 now.nodes[1].devices[0].sensors.temperature_c = None;
             },
@@ -754,13 +771,25 @@ mod tests {
     #[test]
     fn what_wavers_is_told_when_it_has_moved_far_and_not_with_every_look() {
         let little = |now: &mut ClusterView| {
-            now.nodes[0].devices[0].memory_free_bytes += 1 << 20;
-            now.nodes[0].devices[0].sensors.temperature_c = Some(51.0);
+            let device = &mut now.nodes[0].devices[0];
+            device.memory_free_bytes += 1 << 20;
+            if let Some(domain) = &mut device.memory_domain {
+                domain.free_bytes += 1 << 20;
+            }
+            device.sensors.temperature_c = Some(51.0);
             now.links[0].rtt_ms = Some(0.9);
         };
         let (shown, mut now) = (view(), view());
+        assert!(shown.nodes[0].devices[0].memory_domain.is_some());
         little(&mut now);
         assert!(changes(&shown, &now, ALL).is_empty());
+        let taken = |now: &mut ClusterView| {
+            let domain =
+                now.nodes[0].devices[0].memory_domain.as_mut().expect("the device shares its memory");
+            domain.free_bytes += 8 << 30;
+        };
+        assert_eq!(kinds(ChangeFilter::default(), taken), [""; 0]);
+        assert_eq!(kinds(ALL, taken), ["\"gauges\""]);
         let far = |now: &mut ClusterView| now.nodes[0].devices[0].sensors.temperature_c = None;
         assert_eq!(kinds(ChangeFilter::default(), far), [""; 0]);
         assert_eq!(kinds(ALL, far), ["\"gauges\""]);

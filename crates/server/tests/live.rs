@@ -222,6 +222,7 @@ async fn an_idle_cluster_of_three_takes_less_than_a_kilobyte_a_second() {
                 "devices": [{
                     "id": "cpu", "kind": "cpu", "name": "P", "backend": "cpu/avx2", "compute_units": 8,
                     "memory_total_bytes": 16_u64 << 30, "memory_free_bytes": (8_u64 << 30) + (number % 7) * (3 << 20),
+                    "memory_domain": {"id": "ram", "free_bytes": (8_u64 << 30) + (number % 7) * (3 << 20)},
                     "read_bytes_per_s": 1e10, "flops_per_s": 1e11, "support": "full", "support_reason": "",
                     "sensors": {"temperature_c": 40.0 + (number % 3) as f32, "utilisation": 0.02, "power_w": 9.0}
                 }]

@@ -66,7 +66,10 @@ function put<T>(list: readonly T[], item: T, same: (other: T) => boolean): T[] {
 function gauged(node: NodeView, change: Of<"gauges">): NodeView {
   const devices = node.devices.map((device): DeviceView => {
     const gauges = change.devices.find((g) => g.device === device.id);
-    return gauges ? { ...device, memory_free_bytes: gauges.memory_free_bytes, sensors: gauges.sensors } : device;
+    if (!gauges) return device;
+    const [domain, free] = [device.memory_domain, gauges.memory_domain_free_bytes];
+    const memory_domain = domain && typeof free === "number" ? { ...domain, free_bytes: free } : domain;
+    return { ...device, memory_free_bytes: gauges.memory_free_bytes, memory_domain, sensors: gauges.sensors };
   });
   return { ...node, devices, process_bytes: change.process_bytes ?? null };
 }
