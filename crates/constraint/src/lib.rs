@@ -24,6 +24,7 @@ mod formats;
 mod lark;
 mod layout;
 mod literals;
+mod merge;
 mod patterns;
 mod schema;
 mod scout;
