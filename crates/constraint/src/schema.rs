@@ -12,7 +12,9 @@ use serde_json::{Map, Value};
 use crate::SchemaError;
 use crate::exclusive::exclude_each_other;
 use crate::formats::{self, FORMATS};
+use crate::lookaround;
 use crate::merge::Merge;
+use crate::texts::{laid_over, lay_over};
 
 /// How a schema is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,12 +194,13 @@ impl Walk<'_> {
             Value::Object(words) => words,
             _ => return Err(error(path, "a schema is an object, true or false")),
         };
-        let mut kept = Map::new();
+        let (mut kept, mut patterns) = (Map::new(), Vec::new());
         for (word, value) in words {
             let len = path.len();
             path.push(word.clone());
             let read = match word.as_str() {
-                "format" => self.format(value, words.contains_key("pattern"), path),
+                "format" => self.format(value, words, &mut patterns, path),
+                "pattern" => self.pattern(value, &mut patterns, path),
                 "oneOf" => self.one_of(value, words.contains_key("anyOf"), path),
                 "minProperties" => self.min_properties(value, words.get("required"), path),
                 word => self.word(word, value, path),
@@ -211,28 +214,63 @@ impl Walk<'_> {
             // An error leaves the path where it happened.
             path.truncate(len);
         }
+        lay_over(&mut kept, patterns);
         let lone = if self.is_referred_into { None } else { alone(&mut kept) };
         Ok(lone.unwrap_or(Value::Object(kept)))
     }
 
-    /// What becomes of a format, of which only so many fit into a grammar.
+    /// What becomes of a format: a pattern, of which only so many fit into a grammar, beside one that the
+    /// schema has, or the engine's own.
     fn format(
         &mut self,
         value: &Value,
-        has_pattern: bool,
+        words: &Map<String, Value>,
+        patterns: &mut Vec<String>,
         path: &Path,
     ) -> Result<Option<(String, Value)>, SchemaError> {
-        let read = format_word(value, has_pattern, path)?;
-        if let Some((_, Value::String(text))) = &read {
-            self.format_bytes += text.len();
+        let has_pattern = words.contains_key("pattern");
+        let format = value.as_str().unwrap_or_default();
+        let may_be_of_pattern = || has_pattern || laid_over(words).any(|also| also.contains_key("pattern"));
+        if formats::is_of_a_pattern(format) && may_be_of_pattern() {
+            return Ok(None);
         }
-        match self.format_bytes > FORMAT_BYTES_MAX {
-            true => Err(error(
-                path,
-                "dates, times and addresses before it fill the grammar; leave out some of their `format`",
-            )),
-            false => Ok(read),
+        if !FORMATS.contains(&format) {
+            let reason = format!("this `format` is not asserted; {} are", FORMATS.join(", "));
+            return Err(error(path, reason));
         }
+        let Some(pattern) = formats::pattern(format) else {
+            return Ok(Some(("format".to_owned(), value.clone())));
+        };
+        self.format_bytes += pattern.len();
+        if self.format_bytes > FORMAT_BYTES_MAX {
+            let reason =
+                "dates, times and addresses before it fill the grammar; leave out some of their `format`";
+            return Err(error(path, reason));
+        }
+        if has_pattern {
+            patterns.push(pattern);
+            return Ok(None);
+        }
+        Ok(Some(("pattern".to_owned(), pattern.into())))
+    }
+
+    /// What becomes of a pattern: itself, or several that say the same and look at nothing ahead.
+    fn pattern(
+        &mut self,
+        value: &Value,
+        patterns: &mut Vec<String>,
+        path: &mut Path,
+    ) -> Result<Option<(String, Value)>, SchemaError> {
+        const WORD: &str = "pattern";
+        self.plain(WORD, value, path)?;
+        let Some((whole, more)) = lookaround::written_out(value.as_str().unwrap_or_default()) else {
+            let reason = "a pattern that looks ahead or behind (`(?=`, `(?!`, `(?<`) cannot be kept to while the answer is made, except \
+                          right behind its `^`, where `(?=…)` can, and `(?!…)` of one sign; write what is allowed instead, or several \
+                          patterns in `allOf`";
+            return Err(error(path, reason));
+        };
+        patterns.extend(more);
+        Ok(Some((WORD.to_owned(), whole.into())))
     }
 
     fn check_places(&mut self, path: &Path) -> Result<(), SchemaError> {
@@ -519,25 +557,6 @@ fn is_place_of_schemas(pointer: &str) -> bool {
 fn is_dialect(uri: &str) -> bool {
     let name = uri.strip_prefix("https://").or(uri.strip_prefix("http://"));
     name.is_some_and(|name| name.starts_with("json-schema.org/"))
-}
-
-/// What becomes of a `format`, beside which a `pattern` may stand.
-fn format_word(
-    value: &Value,
-    has_pattern: bool,
-    path: &Path,
-) -> Result<Option<(String, Value)>, SchemaError> {
-    let Some(format) = value.as_str().filter(|format| FORMATS.contains(format)) else {
-        let reason = format!("this `format` is not asserted; {} are", FORMATS.join(", "));
-        return Err(error(path, reason));
-    };
-    match formats::pattern(format) {
-        Some(_) if has_pattern && !formats::is_narrower_in_the_engine(format) => {
-            Err(error(path, "a date or time beside a `pattern` cannot be enforced; send one of them"))
-        }
-        Some(pattern) if !has_pattern => Ok(Some(("pattern".to_owned(), pattern.into()))),
-        _ => Ok(Some(("format".to_owned(), value.clone()))),
-    }
 }
 
 /// Whether a schema of names asks for nothing, as some libraries write of a map: every name is a string.
@@ -854,6 +873,46 @@ mod tests {
             vec!["#/allOf/0/items", "#/allOf/1", "#/properties/a/anyOf/1", "#/properties/b/not"];
         expected.push("#/uniqueItems");
         assert_eq!(places, expected);
+    }
+
+    #[test]
+    fn a_format_and_what_a_pattern_looks_at_ahead_become_patterns_beside_it() {
+        let read = |schema: Value| Schema::read(&schema, Strictness::Whole).unwrap().value;
+        let date = formats::pattern("date").unwrap();
+        let both = json!({"format": "date", "type": "string", "pattern": "^20", "maxLength": 10});
+        let expected = json!({"type": "string", "pattern": "^20", "maxLength": 10,
+            "allOf": [{"type": "string", "pattern": date}]});
+        assert_eq!(read(both), expected);
+        let listed = json!({"pattern": "^(?=.{3}$)a", "format": "date", "allOf": [{"minLength": 3}]});
+        let expected =
+            json!({"pattern": "^a", "allOf": [{"minLength": 3}, {"pattern": "^.{3}$"}, {"pattern": date}]});
+        assert_eq!(read(listed), expected);
+        let through = json!({"properties": {"a": {"allOf": [{"minLength": 1}], "pattern": "b", "format": "time"},
+            "b": {"$ref": "#/properties/a/allOf/0"}}});
+        assert_eq!(
+            read(through).pointer("/properties/a/allOf/0"),
+            Some(&json!({"minLength": 1})),
+            "it stays there"
+        );
+        let uuid = json!({"type": "string", "format": "uuid", "pattern": "^0"});
+        assert_eq!(read(uuid.clone()), uuid, "the engine has both itself");
+        let nanoid = json!({"type": "string", "format": "nanoid", "pattern": "^[a-z]{21}$"});
+        assert_eq!(read(nanoid), json!({"type": "string", "pattern": "^[a-z]{21}$"}));
+        assert!(refusal(json!({"type": "string", "format": "nanoid"})).contains("is not asserted"));
+    }
+
+    #[test]
+    fn a_pattern_that_looks_around_is_refused_by_its_place_and_left_out_by_itself() {
+        let field = json!({"type": "string", "pattern": "^a(?!b)", "format": "date", "maxLength": 9});
+        let schema = json!({"properties": {"a": field}});
+        let error = refusal(schema.clone());
+        assert!(error.starts_with("at `#/properties/a/pattern`: a pattern that looks ahead"), "{error}");
+        let read = Schema::read(&schema, Strictness::Possible).unwrap();
+        let places: Vec<_> = read.left_out.iter().map(|e| e.pointer.as_str()).collect();
+        assert_eq!(places, ["#/properties/a/pattern"]);
+        let date = formats::pattern("date").unwrap();
+        let rest = json!({"type": "string", "maxLength": 9, "allOf": [{"type": "string", "pattern": date}]});
+        assert_eq!(read.value["properties"]["a"], rest, "all else of the text is enforced");
     }
 
     #[test]

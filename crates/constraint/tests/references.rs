@@ -214,8 +214,8 @@ fn a_schema_of_schemas_is_followed() {
     );
 }
 
-/// A page of parts in parts, as OpenAI's guide to structured outputs has it, with a part that refers to itself
-/// by name beside it.
+/// A page of parts in parts, as OpenAI's guide to structured outputs has it, with a list that refers to
+/// itself by name.
 #[test]
 fn a_page_of_parts_in_parts_is_followed() {
     let attribute = json!({"type": "object", "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
