@@ -176,10 +176,15 @@ fn what_a_call_in_tags_cannot_be_held_to_is_refused_or_named() {
                 "kind": {"enum": ["a", "b"]}, "word": {"type": "string", "pattern": "(?=a)\\w+", "maxLength": 5}},
             "required": ["kind"], "additionalProperties": false}}}]})
     };
-    let strict = node.post("/v1/chat/completions", &body(0, tool(true)));
-    assert_eq!(strict.status, 400, "{}", strict.body);
-    assert_eq!(strict.json()["error"]["param"], "tools[0].function.parameters");
-    assert!(strict.body.contains("#/properties/who"), "{}", strict.body);
+    let word = "/tools/0/function/parameters/properties/word/pattern";
+    let mut followed = tool(true);
+    *followed.pointer_mut(word).unwrap() = json!("^(?=a)\\w+");
+    for (tool, place) in [(tool(true), "#/properties/word/pattern"), (followed, "#/properties/who")] {
+        let strict = node.post("/v1/chat/completions", &body(0, tool));
+        assert_eq!(strict.status, 400, "{}", strict.body);
+        assert_eq!(strict.json()["error"]["param"], "tools[0].function.parameters");
+        assert!(strict.body.contains(place), "{}", strict.body);
+    }
     let loose = node.post("/v1/chat/completions", &body(0, tool(false)));
     assert_eq!(loose.status, 200, "{}", loose.body);
     let said = loose.json()["exo"]["unenforced"].to_string();

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use crate::Schema;
+use crate::texts::lists_only_texts;
 
 /// Words beside `properties` that may ask for more than these.
 const MORE: [&str; 8] =
@@ -29,7 +30,8 @@ fn is_overlaid(schema: &Value) -> bool {
     let is_beside = |word: &str| words.contains_key(word);
     let has_own = ["properties", "patternProperties", "additionalProperties"].into_iter().any(is_beside);
     let overlays = ["$ref", "allOf", "anyOf", "oneOf"].into_iter().filter(|word| is_beside(word)).count();
-    is_beside("allOf") || overlays > 1 || (overlays == 1 && has_own) || places(words).any(is_overlaid)
+    let lists_others = is_beside("allOf") && !lists_only_texts(words);
+    lists_others || overlays > 1 || (overlays == 1 && has_own) || places(words).any(is_overlaid)
 }
 
 fn close(schema: &mut Value) {
@@ -101,6 +103,18 @@ mod tests {
         );
         let none = json!({"type": "object", "properties": {}});
         assert_eq!(closed(&none).get("additionalProperties"), Some(&json!(false)), "it names none");
+    }
+
+    #[test]
+    fn patterns_that_a_text_has_to_match_at_once_lay_no_object_over_another() {
+        let at = json!({"type": "string", "format": "date-time", "pattern": "Z$"});
+        let listed =
+            json!({"type": "string", "allOf": [{"pattern": "a"}, {"type": "string", "minLength": 2}]});
+        let read = closed(&json!({"type": "object", "properties": {"at": at, "name": listed}}));
+        assert_eq!(read.get("additionalProperties"), Some(&json!(false)));
+        let other =
+            json!({"type": "object", "properties": {"a": {"allOf": [{"type": "object"}, {"pattern": "a"}]}}});
+        assert_eq!(closed(&other).get("additionalProperties"), None, "types are laid over one another");
     }
 
     #[test]

@@ -149,11 +149,24 @@ impl Compiler {
 
 /// What the engine says, without its own options for names.
 fn in_our_words(reason: &str) -> String {
-    match reason.contains("coerce_one_of") {
-        true => "`oneOf` is enforced only where no value can be of two of its schemas: give each a required property \
-                 with a `const` of its own, or send `anyOf`"
-            .to_owned(),
-        false => shorten(reason),
+    let known = [
+        (
+            "coerce_one_of",
+            "`oneOf` is enforced only where no value can be of two of its schemas: give each a required property \
+             with a `const` of its own, or send `anyOf`",
+        ),
+        (
+            "Regex is empty",
+            "no text is of all its patterns, its format and its length; a time of `time` and `date-time` has seconds and a zone",
+        ),
+        (
+            "Unable to determine if regex is empty",
+            "whether any text is of all its patterns, its format and its length takes too long to find out; send fewer of them",
+        ),
+    ];
+    match known.into_iter().find(|(sign, _)| reason.contains(sign)) {
+        Some((_, ours)) => ours.to_owned(),
+        None => shorten(reason),
     }
 }
 

@@ -24,12 +24,16 @@ mod formats;
 mod lark;
 mod layout;
 mod literals;
+mod lookaround;
+mod merge;
 mod patterns;
 mod schema;
 mod scout;
 mod search;
 mod shape;
+mod signs;
 mod tagged;
+mod texts;
 mod vocabulary;
 
 pub use compiler::{Compiler, ENGINE};

@@ -1,19 +1,21 @@
-//! Regular expressions in a schema that was read: each is tried alone, so that one that cannot be enforced
-//! takes nothing else with it.
+//! Regular expressions in a schema that was read: each is tried alone, and then with what stands beside it,
+//! so that one that cannot be enforced takes nothing else with it.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use crate::texts::{OF_TEXTS, lists_only_texts};
 use crate::{Schema, SchemaError};
 
-/// Most patterns that are tried: each is compiled.
+/// Most schemas of texts that are tried: each is compiled.
 const TRIED_MAX: usize = 64;
 
-/// Whether one can be enforced, or why not.
-type Try<'a> = dyn FnMut(&str) -> Result<(), String> + 'a;
+/// Whether a schema of texts can be enforced, or why not.
+type Try<'a> = dyn FnMut(&Value) -> Result<(), String> + 'a;
 
 impl Schema {
-    /// Leaves out every `pattern`, and every entry of `patternProperties`, that `takes` refuses, and names
-    /// its place. `value` is what a [`Schema`] holds. Of very many patterns only the first ones are tried.
+    /// Leaves out every `pattern`, and every entry of `patternProperties`, that `takes` refuses, and what
+    /// stands beside a pattern that it takes alone. Names their places. `value` is what a [`Schema`] holds.
+    /// Of very many patterns only the first ones are tried.
     pub fn drop_patterns(value: &mut Value, takes: &mut Try<'_>) -> Vec<SchemaError> {
         let mut walk = Walk { takes, tried: 0, path: Vec::new(), left_out: Vec::new() };
         walk.schema(value);
@@ -38,6 +40,7 @@ impl Walk<'_, '_> {
         if let Some(named) = words.get_mut("patternProperties").and_then(Value::as_object_mut) {
             named.retain(|pattern, _| !self.is_refused("patternProperties", Some(pattern), pattern));
         }
+        self.together(words);
         for (word, value) in words {
             self.path.push(word.clone());
             match (word.as_str(), value) {
@@ -57,6 +60,32 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// Leaves out what stands beside a pattern where no text can be held to all of it.
+    fn together(&mut self, words: &mut Map<String, Value>) {
+        let lists = lists_only_texts(words);
+        let is_beside =
+            |word: &str| word != "pattern" && OF_TEXTS.contains(&word) || word == "allOf" && lists;
+        let beside: Vec<String> = words.keys().filter(|word| is_beside(word)).cloned().collect();
+        let has_pattern = words.contains_key("pattern");
+        if !lists && !(has_pattern && !beside.is_empty()) {
+            return;
+        }
+        let mut text = json!({"type": "string"});
+        for word in beside.iter().map(String::as_str).chain(has_pattern.then_some("pattern")) {
+            text[word] = words[word].clone();
+        }
+        // Their types are of more than texts.
+        for also in text.get_mut("allOf").and_then(Value::as_array_mut).into_iter().flatten() {
+            also["type"] = "string".into();
+        }
+        let Err(reason) = self.tried(&text) else { return };
+        for word in beside {
+            words.shift_remove(&word);
+        }
+        let reason = format!("a text cannot be held to a `pattern` and to what stands beside it: {reason}");
+        self.left_out.push(SchemaError::at(&self.path, reason));
+    }
+
     fn named(&mut self, schemas: &mut Map<String, Value>) {
         for (name, schema) in schemas {
             self.entry(name.clone(), schema);
@@ -70,14 +99,15 @@ impl Walk<'_, '_> {
     }
 
     fn is_refused(&mut self, word: &str, entry: Option<&str>, pattern: &str) -> bool {
-        self.tried += 1;
-        if self.tried > TRIED_MAX {
-            return false;
-        }
-        let Err(reason) = (self.takes)(pattern) else { return false };
+        let Err(reason) = self.tried(&json!({"type": "string", "pattern": pattern})) else { return false };
         let path: Vec<String> =
             self.path.iter().map(String::as_str).chain([word]).chain(entry).map(str::to_owned).collect();
         self.left_out.push(SchemaError::at(&path, format!("this pattern cannot be enforced: {reason}")));
         true
+    }
+
+    fn tried(&mut self, text: &Value) -> Result<(), String> {
+        self.tried += 1;
+        if self.tried > TRIED_MAX { Ok(()) } else { (self.takes)(text) }
     }
 }

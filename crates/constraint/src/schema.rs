@@ -4,7 +4,7 @@
 //! and options out of `x-guidance`. Here every word of every place is known: kept, left out because it asks
 //! for nothing, or refused by its JSON Pointer.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::HashSet;
 
 use exo_types::GRAMMAR_BYTES_MAX;
 use serde_json::{Map, Value};
@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 use crate::SchemaError;
 use crate::exclusive::exclude_each_other;
 use crate::formats::{self, FORMATS};
+use crate::lookaround;
+use crate::merge::Merge;
+use crate::texts::{laid_over, lay_over};
 
 /// How a schema is meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,17 +45,6 @@ const LEVELS_MAX: usize = 2_048;
 const PLAIN_BYTES_MAX: usize = 64 << 10;
 /// Of patterns that formats become: half of what a grammar may have.
 const FORMAT_BYTES_MAX: usize = GRAMMAR_BYTES_MAX / 2;
-/// Most bytes of plain values and names that merging alternatives with what stands beside them may make. A
-/// list of values that stands alone is one alternation of literals in the engine, as long as its text.
-const COPIED_BYTES_MAX: usize = 32 << 20;
-/// Most copies of places that merging alternatives with what stands beside them may make.
-const MERGED_MAX: usize = 250_000;
-/// Most schemas that the engine merges with another one before it gives up: `max_size` of `llguidance`.
-const INTERSECTIONS_MAX: usize = 50_000;
-/// Most places that are looked at to count that: of schemas that refer to each other each is counted anew.
-const LOOKED_AT_MAX: usize = 100 * PLACES_MAX;
-/// What any value takes beside its text.
-const VALUE_BYTES: usize = 32;
 /// Largest integer that is told from its neighbours: the engine reads numbers as doubles.
 const INTEGER_MAX: u64 = 1 << 53;
 /// Most places that are named as left out.
@@ -202,12 +194,13 @@ impl Walk<'_> {
             Value::Object(words) => words,
             _ => return Err(error(path, "a schema is an object, true or false")),
         };
-        let mut kept = Map::new();
+        let (mut kept, mut patterns) = (Map::new(), Vec::new());
         for (word, value) in words {
             let len = path.len();
             path.push(word.clone());
             let read = match word.as_str() {
-                "format" => self.format(value, words.contains_key("pattern"), path),
+                "format" => self.format(value, words, &mut patterns, path),
+                "pattern" => self.pattern(value, &mut patterns, path),
                 "oneOf" => self.one_of(value, words.contains_key("anyOf"), path),
                 "minProperties" => self.min_properties(value, words.get("required"), path),
                 word => self.word(word, value, path),
@@ -221,28 +214,63 @@ impl Walk<'_> {
             // An error leaves the path where it happened.
             path.truncate(len);
         }
+        lay_over(&mut kept, patterns);
         let lone = if self.is_referred_into { None } else { alone(&mut kept) };
         Ok(lone.unwrap_or(Value::Object(kept)))
     }
 
-    /// What becomes of a format, of which only so many fit into a grammar.
+    /// What becomes of a format: a pattern, of which only so many fit into a grammar, beside one that the
+    /// schema has, or the engine's own.
     fn format(
         &mut self,
         value: &Value,
-        has_pattern: bool,
+        words: &Map<String, Value>,
+        patterns: &mut Vec<String>,
         path: &Path,
     ) -> Result<Option<(String, Value)>, SchemaError> {
-        let read = format_word(value, has_pattern, path)?;
-        if let Some((_, Value::String(text))) = &read {
-            self.format_bytes += text.len();
+        let has_pattern = words.contains_key("pattern");
+        let format = value.as_str().unwrap_or_default();
+        let may_be_of_pattern = || has_pattern || laid_over(words).any(|also| also.contains_key("pattern"));
+        if formats::is_of_a_pattern(format) && may_be_of_pattern() {
+            return Ok(None);
         }
-        match self.format_bytes > FORMAT_BYTES_MAX {
-            true => Err(error(
-                path,
-                "dates, times and addresses before it fill the grammar; leave out some of their `format`",
-            )),
-            false => Ok(read),
+        if !FORMATS.contains(&format) {
+            let reason = format!("this `format` is not asserted; {} are", FORMATS.join(", "));
+            return Err(error(path, reason));
         }
+        let Some(pattern) = formats::pattern(format) else {
+            return Ok(Some(("format".to_owned(), value.clone())));
+        };
+        self.format_bytes += pattern.len();
+        if self.format_bytes > FORMAT_BYTES_MAX {
+            let reason =
+                "dates, times and addresses before it fill the grammar; leave out some of their `format`";
+            return Err(error(path, reason));
+        }
+        if has_pattern {
+            patterns.push(pattern);
+            return Ok(None);
+        }
+        Ok(Some(("pattern".to_owned(), pattern.into())))
+    }
+
+    /// What becomes of a pattern: itself, or several that say the same and look at nothing ahead.
+    fn pattern(
+        &mut self,
+        value: &Value,
+        patterns: &mut Vec<String>,
+        path: &mut Path,
+    ) -> Result<Option<(String, Value)>, SchemaError> {
+        const WORD: &str = "pattern";
+        self.plain(WORD, value, path)?;
+        let Some((whole, more)) = lookaround::written_out(value.as_str().unwrap_or_default()) else {
+            let reason = "a pattern that looks ahead or behind (`(?=`, `(?!`, `(?<`) cannot be kept to while the answer is made, except \
+                          right behind its `^`, where `(?=…)` can, and `(?!…)` of one sign; write what is allowed instead, or several \
+                          patterns in `allOf`";
+            return Err(error(path, reason));
+        };
+        patterns.extend(more);
+        Ok(Some((WORD.to_owned(), whole.into())))
     }
 
     fn check_places(&mut self, path: &Path) -> Result<(), SchemaError> {
@@ -432,325 +460,6 @@ impl Walk<'_> {
     }
 }
 
-/// Counts what the engine makes of alternatives: it copies all that stands beside them, behind references
-/// too, into each.
-struct Merge<'a> {
-    root: &'a Value,
-    /// What references lead to.
-    targets: HashMap<&'a str, Target>,
-    /// Targets that have to be counted before.
-    unknown: BTreeSet<&'a str>,
-    /// How many targets are under way.
-    under_way: usize,
-    /// The first target under way that what is being counted leads back to.
-    rests_on: usize,
-    /// Places that were looked at.
-    looked_at: usize,
-    /// Places that are copies.
-    copies: usize,
-    /// The same of bytes of plain values and names.
-    copied_bytes: usize,
-}
-
-/// Places of a schema once it is merged, for each alternative, and its alternatives.
-type Size = (usize, Alternatives);
-
-/// What is known of what a reference leads to.
-enum Target {
-    /// It is being counted, as the so-manieth of those under way.
-    UnderWay(usize),
-    /// It is counted. Where it leads back to a target that was under way then, that was not gone into: this
-    /// holds only until that one is counted.
-    Counted { size: Size, rests_on: usize },
-}
-
-/// What is counted rests on no target under way.
-const ON_NOTHING: usize = usize::MAX;
-
-/// What a schema is merged into. All but their number are sums over them.
-#[derive(Clone, Copy, Default)]
-struct Alternatives {
-    count: usize,
-    /// Bytes of plain values and names.
-    bytes: usize,
-    /// Names, and alternatives, of what stands inside of their values. For each of them the engine may copy
-    /// what another schema has in the same place.
-    choices: usize,
-    /// Bytes of the largest value inside.
-    largest: usize,
-    /// Bytes of what references inside lead to: copied where another schema has anything in the same place.
-    referred: usize,
-}
-
-impl Alternatives {
-    const ONE: Self = Self { count: 1, bytes: 0, choices: 0, largest: 0, referred: 0 };
-
-    /// Each of these with each of the others.
-    fn beside(self, other: Self) -> Self {
-        let each = |of: fn(&Self) -> usize| {
-            let (own, others) =
-                (of(&self).saturating_mul(other.count), of(&other).saturating_mul(self.count));
-            own.saturating_add(others)
-        };
-        let inside = self.copied_for(&other).saturating_add(other.copied_for(&self));
-        Self {
-            count: self.count.saturating_mul(other.count),
-            bytes: each(|all| all.bytes).saturating_add(inside),
-            choices: each(|all| all.choices),
-            largest: each(|all| all.largest),
-            referred: each(|all| all.referred),
-        }
-    }
-
-    /// These or the others.
-    fn or(self, other: Self) -> Self {
-        let sum = |of: fn(&Self) -> usize| of(&self).saturating_add(of(&other));
-        Self {
-            count: sum(|all| all.count),
-            bytes: sum(|all| all.bytes),
-            choices: sum(|all| all.choices),
-            largest: sum(|all| all.largest),
-            referred: sum(|all| all.referred),
-        }
-    }
-
-    /// Bytes inside of these that the engine copies because the others have something in the same place.
-    fn copied_for(&self, other: &Self) -> usize {
-        if other.choices == 0 {
-            return 0;
-        }
-        let of_choices = other.choices.min(INTERSECTIONS_MAX).saturating_mul(self.largest);
-        let of_references = self.referred.saturating_mul(other.count);
-        of_choices.saturating_add(of_references.min(INTERSECTIONS_MAX.saturating_mul(self.largest)))
-    }
-
-    /// What a reference to these is, where it is not merged.
-    fn behind_reference(self) -> Self {
-        Self {
-            count: 1,
-            bytes: 0,
-            choices: self.choices.saturating_add(self.count),
-            largest: self.largest.max(self.bytes),
-            referred: self.referred.saturating_add(self.bytes),
-        }
-    }
-}
-
-impl<'a> Merge<'a> {
-    fn of(schema: &'a Value) -> Self {
-        let mut merge = Self {
-            root: schema,
-            targets: HashMap::new(),
-            unknown: BTreeSet::new(),
-            under_way: 0,
-            rests_on: ON_NOTHING,
-            looked_at: 0,
-            copies: 0,
-            copied_bytes: 0,
-        };
-        // Not by recursion: a chain of references is longer than a stack bears.
-        let mut left: Vec<Option<&'a str>> = vec![None];
-        while let Some(next) = left.last().copied().filter(|_| merge.looked_at <= LOOKED_AT_MAX) {
-            if merge.count(next) {
-                left.pop();
-            } else {
-                left.extend(std::mem::take(&mut merge.unknown).into_iter().map(Some));
-            }
-        }
-        merge
-    }
-
-    /// Counts the schema itself, or what a reference leads to; false if others have to be counted before.
-    fn count(&mut self, target: Option<&'a str>) -> bool {
-        let (root, before) = (self.root, (self.copies, self.copied_bytes));
-        self.rests_on = ON_NOTHING;
-        let Some(target) = target else {
-            self.size(root, false);
-            return self.is_all_known(before);
-        };
-        let turn = match self.targets.get(target) {
-            Some(Target::Counted { .. }) => return true,
-            Some(Target::UnderWay(turn)) => *turn,
-            None => {
-                self.targets.insert(target, Target::UnderWay(self.under_way));
-                self.under_way += 1;
-                self.under_way - 1
-            }
-        };
-        let found = root.pointer(target.get(1..).unwrap_or_default());
-        let size = found.map_or((1, Alternatives::ONE), |schema| self.size(schema, true));
-        if !self.is_all_known(before) {
-            return false;
-        }
-        let (rests_on, is_lasting) = (self.rests_on, self.rests_on >= turn);
-        self.under_way = turn;
-        // What rests on it is counted again where it lasts, and else rests on what it rests on itself.
-        self.targets.retain(|_, known| match known {
-            Target::Counted { rests_on: on, .. } if *on >= turn && *on != ON_NOTHING => {
-                *on = rests_on;
-                !is_lasting
-            }
-            _ => true,
-        });
-        if !is_lasting {
-            (self.copies, self.copied_bytes) = before;
-        }
-        let rests_on = if is_lasting { ON_NOTHING } else { rests_on };
-        self.targets.insert(target, Target::Counted { size, rests_on });
-        true
-    }
-
-    /// Whether all was known that was just counted; if not, that was for nothing.
-    fn is_all_known(&mut self, before: (usize, usize)) -> bool {
-        if !self.unknown.is_empty() {
-            (self.copies, self.copied_bytes) = before;
-        }
-        self.unknown.is_empty()
-    }
-
-    /// Why the engine does not get it, if it makes too much of it.
-    fn refusal(&self) -> Option<String> {
-        if self.looked_at > LOOKED_AT_MAX {
-            return Some(
-                "too many of its references lead back to each other; refer to fewer schemas".to_owned(),
-            );
-        }
-        if self.copies > MERGED_MAX {
-            return Some(format!(
-                "its alternatives, each with all that stands beside them, make more than {MERGED_MAX} places; list fewer, or move what \
-                 they share into a property"
-            ));
-        }
-        (self.copied_bytes > COPIED_BYTES_MAX).then(|| {
-            "its values and names, copied into each of the alternatives beside them, would take too much memory; list fewer alternatives, \
-             or make the values smaller"
-                .to_owned()
-        })
-    }
-
-    fn size(&mut self, schema: &'a Value, is_merged: bool) -> Size {
-        self.looked_at = self.looked_at.saturating_add(1);
-        let Some(words) = schema.as_object() else { return (1, Alternatives::ONE) };
-        let asserts = |word: &&String| !matches!(word.as_str(), "$schema" | "$defs" | "definitions");
-        let listed = words.get("allOf").and_then(Value::as_array).map_or(0, Vec::len);
-        let is_merged = is_merged || listed > 1 || words.keys().filter(asserts).count() > 1;
-        let (mut beside, mut largest) = (1_usize, 0);
-        let (mut all, mut own, mut written) = (Alternatives::ONE, Alternatives::ONE, 0_usize);
-        let mut merge = |part: Alternatives, is_written_here: bool| {
-            written = written.saturating_add(if is_written_here { part.bytes } else { 0 });
-            all = all.beside(part);
-        };
-        for (word, value) in words {
-            let items = value.as_array().map(Vec::as_slice).unwrap_or_default();
-            match word.as_str() {
-                "$ref" => {
-                    let (places, part) = self.target(value.as_str().unwrap_or_default());
-                    if is_merged {
-                        beside = beside.saturating_add(places);
-                        merge(part, false);
-                    } else {
-                        own = part.behind_reference();
-                    }
-                }
-                "anyOf" | "oneOf" => {
-                    let (places, part) = self.either(items, is_merged);
-                    largest = largest.max(places);
-                    merge(part, true);
-                }
-                "allOf" => {
-                    for item in items {
-                        let (places, part) = self.size(item, true);
-                        beside = beside.saturating_add(places);
-                        merge(part, true);
-                    }
-                }
-                "enum" => {
-                    let bytes = items.iter().map(weight).sum();
-                    merge(Alternatives { count: items.len().max(1), bytes, ..Alternatives::ONE }, true);
-                }
-                "$defs" | "definitions" => {
-                    for schema in value.as_object().into_iter().flat_map(Map::values) {
-                        self.size(schema, false);
-                    }
-                }
-                // The engine knows the other names, and makes one schema of these.
-                "prefixItems" | "properties" | "items" | "additionalProperties" => {
-                    beside = beside.saturating_add(self.inside(word, value, &mut own));
-                }
-                "patternProperties" => {
-                    let mut part = Alternatives::ONE;
-                    beside = beside.saturating_add(self.inside(word, value, &mut part));
-                    merge(part, true);
-                }
-                "const" | "pattern" | "required" => {
-                    merge(Alternatives { bytes: weight(value), ..Alternatives::ONE }, true);
-                }
-                // Types and bounds become one.
-                _ => {}
-            }
-        }
-        merge(own, true);
-        if is_merged {
-            self.copies = self.copies.saturating_add(beside.saturating_mul(all.count - 1));
-        }
-        self.copied_bytes = self.copied_bytes.saturating_add(all.bytes.saturating_sub(written));
-        (beside.saturating_add(largest), all)
-    }
-
-    /// The largest of some alternatives, and all of them.
-    fn either(&mut self, items: &'a [Value], is_merged: bool) -> Size {
-        let (mut largest, mut either) = (0, Alternatives::default());
-        for item in items {
-            let (places, part) = self.size(item, is_merged);
-            largest = largest.max(places);
-            either = either.or(part);
-        }
-        (largest, Alternatives { count: either.count.max(1), ..either })
-    }
-
-    /// Places of what stands inside of a schema's values, where it is merged by itself; what else is to be
-    /// known of it is added to the schema's own.
-    fn inside(&mut self, word: &str, value: &'a Value, own: &mut Alternatives) -> usize {
-        let (schemas, names): (Vec<&'a Value>, usize) = match (word, value) {
-            ("prefixItems", Value::Array(items)) => (items.iter().collect(), 0),
-            ("properties" | "patternProperties", Value::Object(named)) => {
-                (named.values().collect(), named.keys().map(String::len).sum())
-            }
-            _ => (vec![value], 0),
-        };
-        own.bytes = own.bytes.saturating_add(names);
-        let mut places = 0_usize;
-        for schema in schemas {
-            let (size, all) = self.size(schema, false);
-            places = places.saturating_add(size.saturating_mul(all.count));
-            let bytes = all.bytes.saturating_add(VALUE_BYTES);
-            own.bytes = own.bytes.saturating_add(bytes);
-            own.choices = own.choices.saturating_add(all.choices).saturating_add(all.count);
-            own.largest = own.largest.max(all.largest).max(bytes);
-            own.referred = own.referred.saturating_add(all.referred);
-        }
-        places
-    }
-
-    fn target(&mut self, target: &'a str) -> Size {
-        match self.targets.get(target) {
-            Some(Target::Counted { size, rests_on }) => {
-                self.rests_on = self.rests_on.min(*rests_on);
-                *size
-            }
-            // What leads back to itself is not merged any further.
-            Some(Target::UnderWay(turn)) => {
-                self.rests_on = self.rests_on.min(*turn);
-                (1, Alternatives::ONE)
-            }
-            None => {
-                self.unknown.insert(target);
-                (1, Alternatives::ONE)
-            }
-        }
-    }
-}
-
 /// How many values a plain value has in it. It has its bound, and its numbers are what the engine takes them
 /// for.
 fn checked(value: &Value, path: &mut Path) -> Result<usize, SchemaError> {
@@ -760,17 +469,6 @@ fn checked(value: &Value, path: &mut Path) -> Result<usize, SchemaError> {
         true => Err(error(path, format!("a value has at most {PLAIN_BYTES_MAX} bytes, this has {bytes}"))),
         false => Ok(values),
     }
-}
-
-/// About what a plain value takes.
-fn weight(value: &Value) -> usize {
-    let inside: usize = match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(weight).sum(),
-        Value::Object(fields) => fields.iter().map(|(name, field)| name.len() + weight(field)).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    };
-    VALUE_BYTES + inside
 }
 
 /// How deep a value is nested, at least one.
@@ -859,25 +557,6 @@ fn is_place_of_schemas(pointer: &str) -> bool {
 fn is_dialect(uri: &str) -> bool {
     let name = uri.strip_prefix("https://").or(uri.strip_prefix("http://"));
     name.is_some_and(|name| name.starts_with("json-schema.org/"))
-}
-
-/// What becomes of a `format`, beside which a `pattern` may stand.
-fn format_word(
-    value: &Value,
-    has_pattern: bool,
-    path: &Path,
-) -> Result<Option<(String, Value)>, SchemaError> {
-    let Some(format) = value.as_str().filter(|format| FORMATS.contains(format)) else {
-        let reason = format!("this `format` is not asserted; {} are", FORMATS.join(", "));
-        return Err(error(path, reason));
-    };
-    match formats::pattern(format) {
-        Some(_) if has_pattern && !formats::is_narrower_in_the_engine(format) => {
-            Err(error(path, "a date or time beside a `pattern` cannot be enforced; send one of them"))
-        }
-        Some(pattern) if !has_pattern => Ok(Some(("pattern".to_owned(), pattern.into()))),
-        _ => Ok(Some(("format".to_owned(), value.clone()))),
-    }
 }
 
 /// Whether a schema of names asks for nothing, as some libraries write of a map: every name is a string.
@@ -1194,6 +873,46 @@ mod tests {
             vec!["#/allOf/0/items", "#/allOf/1", "#/properties/a/anyOf/1", "#/properties/b/not"];
         expected.push("#/uniqueItems");
         assert_eq!(places, expected);
+    }
+
+    #[test]
+    fn a_format_and_what_a_pattern_looks_at_ahead_become_patterns_beside_it() {
+        let read = |schema: Value| Schema::read(&schema, Strictness::Whole).unwrap().value;
+        let date = formats::pattern("date").unwrap();
+        let both = json!({"format": "date", "type": "string", "pattern": "^20", "maxLength": 10});
+        let expected = json!({"type": "string", "pattern": "^20", "maxLength": 10,
+            "allOf": [{"type": "string", "pattern": date}]});
+        assert_eq!(read(both), expected);
+        let listed = json!({"pattern": "^(?=.{3}$)a", "format": "date", "allOf": [{"minLength": 3}]});
+        let expected =
+            json!({"pattern": "^a", "allOf": [{"minLength": 3}, {"pattern": "^.{3}$"}, {"pattern": date}]});
+        assert_eq!(read(listed), expected);
+        let through = json!({"properties": {"a": {"allOf": [{"minLength": 1}], "pattern": "b", "format": "time"},
+            "b": {"$ref": "#/properties/a/allOf/0"}}});
+        assert_eq!(
+            read(through).pointer("/properties/a/allOf/0"),
+            Some(&json!({"minLength": 1})),
+            "it stays there"
+        );
+        let uuid = json!({"type": "string", "format": "uuid", "pattern": "^0"});
+        assert_eq!(read(uuid.clone()), uuid, "the engine has both itself");
+        let nanoid = json!({"type": "string", "format": "nanoid", "pattern": "^[a-z]{21}$"});
+        assert_eq!(read(nanoid), json!({"type": "string", "pattern": "^[a-z]{21}$"}));
+        assert!(refusal(json!({"type": "string", "format": "nanoid"})).contains("is not asserted"));
+    }
+
+    #[test]
+    fn a_pattern_that_looks_around_is_refused_by_its_place_and_left_out_by_itself() {
+        let field = json!({"type": "string", "pattern": "^a(?!b)", "format": "date", "maxLength": 9});
+        let schema = json!({"properties": {"a": field}});
+        let error = refusal(schema.clone());
+        assert!(error.starts_with("at `#/properties/a/pattern`: a pattern that looks ahead"), "{error}");
+        let read = Schema::read(&schema, Strictness::Possible).unwrap();
+        let places: Vec<_> = read.left_out.iter().map(|e| e.pointer.as_str()).collect();
+        assert_eq!(places, ["#/properties/a/pattern"]);
+        let date = formats::pattern("date").unwrap();
+        let rest = json!({"type": "string", "maxLength": 9, "allOf": [{"type": "string", "pattern": date}]});
+        assert_eq!(read.value["properties"]["a"], rest, "all else of the text is enforced");
     }
 
     #[test]

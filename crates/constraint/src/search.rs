@@ -1,12 +1,12 @@
 //! Which of many tools the engine refuses, found with a counted number of compilations.
 
-use serde_json::json;
+use serde_json::Value;
 
 use crate::{Body, CallShape, Calls, Compiler, Layout, TemplatePiece, Thought};
 
 /// Grammars that are compiled for one list of tools. One bad tool among 512 takes 19.
 const TRIALS_MAX: u32 = 48;
-/// Expressions of all tools together that are tried alone.
+/// Schemas of texts of all tools together that are tried alone.
 const PATTERNS_MAX: usize = 64;
 
 /// A search over one list of tools.
@@ -60,17 +60,17 @@ impl<'a> ToolSearch<'a> {
         self.compiler.constrain(alone(&[call])).err().map(|error| error.to_string())
     }
 
-    /// Why an expression of a schema is refused, if it is. Of very many only the first are tried.
-    pub fn try_pattern(&mut self, pattern: &str) -> Result<(), String> {
+    /// Why a schema of texts is refused, if it is. Of very many only the first are tried.
+    pub fn try_texts(&mut self, schema: &Value) -> Result<(), String> {
         self.patterns += 1;
-        if self.patterns > PATTERNS_MAX { Ok(()) } else { self.compiler.try_pattern(pattern) }
+        if self.patterns > PATTERNS_MAX { Ok(()) } else { self.compiler.try_texts(schema) }
     }
 }
 
 impl Compiler {
-    /// Why an expression of a schema cannot be enforced, if it cannot.
-    pub fn try_pattern(&self, pattern: &str) -> Result<(), String> {
-        let body = Body::Json(json!({"type": "string", "pattern": pattern}));
+    /// Why a schema of texts cannot be enforced, if it cannot.
+    pub fn try_texts(&self, schema: &Value) -> Result<(), String> {
+        let body = Body::Json(schema.clone());
         let layout = Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body };
         self.constrain(layout.grammar()).map(drop).map_err(|e| e.to_string())
     }

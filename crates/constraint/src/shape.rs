@@ -7,7 +7,10 @@ use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
 use crate::SchemaError;
+use crate::formats;
 use crate::literals::{escaped, quoted, spaced};
+use crate::signs::{branches, has_anchor, is_balanced};
+use crate::texts::{OF_TEXTS, laid_over, lists_only_texts};
 
 /// What a template writes around parameters, and words that it spells in its own way.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -86,18 +89,6 @@ const OF_STRUCTURES: [&str; 13] = [
     "multipleOf",
     "patternProperties",
     "prefixItems",
-];
-/// Formats of texts that are followed between tags. Dates, times and more are patterns already.
-const FORMATS: [(&str, &str); 3] = [
-    ("uuid", r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"),
-    (
-        "ipv4",
-        r"((25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])\.){3}(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])",
-    ),
-    (
-        "hostname",
-        r"[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9\-]{0,61}[a-zA-Z0-9])?)*",
-    ),
 ];
 
 /// What a value may be; any one of all that is listed.
@@ -314,6 +305,7 @@ impl<'a> ShapeReader<'a> {
         };
         let types = types(words);
         let is_json = types.iter().all(|kind| !["string", "null", "boolean"].contains(kind));
+        let only_texts = lists_only_texts(words);
         match asserted.as_slice() {
             [] => return Ok(Shape::any(self.tags)),
             ["$ref"] => return self.follow(self.target(&words["$ref"]), path, depth + 1),
@@ -322,9 +314,9 @@ impl<'a> ShapeReader<'a> {
             }
             _ if is_json => {}
             words => {
-                if let Some(word) =
-                    words.iter().find(|word| ["$ref", "anyOf", "oneOf", "allOf"].contains(word))
-                {
+                let is_beside =
+                    |word: &str| ["$ref", "anyOf", "oneOf"].contains(&word) || word == "allOf" && !only_texts;
+                if let Some(word) = words.iter().find(|word| is_beside(word)) {
                     return beside(path, word);
                 }
             }
@@ -425,10 +417,12 @@ impl<'a> ShapeReader<'a> {
         types: &[&str],
         path: &[String],
     ) -> Result<Value, SchemaError> {
+        let only_texts = lists_only_texts(words);
         let mut words: Map<String, Value> = words
             .iter()
             .filter(|(word, _)| {
-                !["$schema", "minLength", "maxLength", "pattern", "format"].contains(&word.as_str())
+                let word = word.as_str();
+                word != "$schema" && !OF_TEXTS.contains(&word) && !(word == "allOf" && only_texts)
             })
             .map(|(word, value)| (word.clone(), value.clone()))
             .collect();
@@ -474,14 +468,14 @@ fn types(words: &Map<String, Value>) -> Vec<&str> {
 
 fn text(words: &Map<String, Value>, path: &mut [String]) -> Result<Text, SchemaError> {
     let (mut chars_min, mut chars_max, mut patterns) = (0, None, Vec::new());
-    for (word, value) in words {
+    for (word, value) in std::iter::once(words).chain(laid_over(words)).flatten() {
         let refused = |reason: String| {
             let path: Vec<String> = path.iter().cloned().chain([word.clone()]).collect();
             Err(SchemaError::at(&path, reason))
         };
         match word.as_str() {
-            "minLength" => chars_min = value.as_u64().unwrap_or(0),
-            "maxLength" => chars_max = value.as_u64(),
+            "minLength" => chars_min = value.as_u64().unwrap_or(0).max(chars_min),
+            "maxLength" => chars_max = value.as_u64().into_iter().chain(chars_max).min(),
             "pattern" => match anywhere(value.as_str().unwrap_or_default()) {
                 Some(pattern) => patterns.push(pattern),
                 None => {
@@ -490,15 +484,16 @@ fn text(words: &Map<String, Value>, path: &mut [String]) -> Result<Text, SchemaE
                     );
                 }
             },
-            "format" => match FORMATS.iter().find(|(name, _)| value == name) {
-                Some((_, pattern)) => patterns.push((*pattern).to_owned()),
+            // Dates, times and more are patterns already.
+            "format" => match formats::outside_json(value.as_str().unwrap_or_default()) {
+                Some(pattern) => patterns.push(pattern),
                 None => {
                     return refused(
                         "this `format` is not asserted between tags; send a `pattern`".to_owned(),
                     );
                 }
             },
-            "$defs" | "$schema" | "definitions" | "properties" | "required" | "type" => {}
+            "$defs" | "$schema" | "allOf" | "definitions" | "properties" | "required" | "type" => {}
             word if OF_STRUCTURES.contains(&word) => {}
             word => return refused(format!("`{word:.60}` is not followed where a parameter is no JSON")),
         }
@@ -526,56 +521,6 @@ fn anywhere(pattern: &str) -> Option<String> {
     };
     let branches: Option<Vec<String>> = branches(pattern).into_iter().map(whole).collect();
     Some(branches?.join("|"))
-}
-
-/// What stands between the `|` of a pattern that are in no group.
-fn branches(pattern: &str) -> Vec<&str> {
-    let (mut found, mut start, mut depth) = (Vec::new(), 0, 0_usize);
-    for (at, sign) in signs(pattern) {
-        match sign {
-            b'(' => depth += 1,
-            b')' => depth = depth.saturating_sub(1),
-            b'|' if depth == 0 => {
-                found.push(&pattern[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    found.push(&pattern[start..]);
-    found
-}
-
-/// Whether every bracket of a group has its other one.
-fn is_balanced(pattern: &str) -> bool {
-    let depth = signs(pattern).try_fold(0_usize, |depth, (_, sign)| match sign {
-        b'(' => Some(depth + 1),
-        b')' => depth.checked_sub(1),
-        _ => Some(depth),
-    });
-    depth == Some(0)
-}
-
-fn has_anchor(pattern: &str) -> bool {
-    signs(pattern).any(|(_, sign)| matches!(sign, b'^' | b'$'))
-}
-
-/// The signs of a pattern that are neither escaped nor in a class.
-fn signs(pattern: &str) -> impl Iterator<Item = (usize, u8)> + '_ {
-    let (mut is_escaped, mut in_class) = (false, false);
-    pattern.bytes().enumerate().filter(move |(_, byte)| {
-        if is_escaped {
-            is_escaped = false;
-            return false;
-        }
-        match byte {
-            b'\\' => is_escaped = true,
-            b'[' => in_class = true,
-            b']' => in_class = false,
-            _ => return !in_class,
-        }
-        false
-    })
 }
 
 fn has_reference(schema: &Value) -> bool {

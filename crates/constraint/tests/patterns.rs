@@ -1,7 +1,7 @@
 //! Patterns that an engine does not take are left out of a schema by themselves.
 
 use exo_constraint::Schema;
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 #[test]
 fn only_patterns_that_are_refused_go_and_each_is_named() {
@@ -11,7 +11,7 @@ fn only_patterns_that_are_refused_go_and_each_is_named() {
         "patternProperties": {"bad": true, "good": {"items": {"pattern": "bad", "minLength": 1}}},
         "const": {"pattern": "bad"},
     });
-    let mut takes = |pattern: &str| if pattern == "bad" { Err("no".to_owned()) } else { Ok(()) };
+    let mut takes = |text: &Value| if text["pattern"] == "bad" { Err("no".to_owned()) } else { Ok(()) };
     let left_out = Schema::drop_patterns(&mut schema, &mut takes);
     let expected = json!({
         "type": "object",
@@ -30,6 +30,35 @@ fn only_patterns_that_are_refused_go_and_each_is_named() {
             "#/patternProperties/good/items/pattern"
         ]
     );
+}
+
+#[test]
+fn what_stands_beside_a_pattern_goes_where_no_text_is_of_all() {
+    let also = json!([{"type": ["string", "null"], "pattern": "c"}]);
+    let mut schema = json!({"properties": {
+        "alone": {"type": "string", "pattern": "a"},
+        "short": {"type": "string", "pattern": "a", "maxLength": 3},
+        "date": {"type": ["string", "null"], "pattern": "b", "allOf": also, "minLength": 1, "format": "uuid"},
+        "listed": {"type": "string", "allOf": [{"pattern": "a"}, {"pattern": "c"}]},
+        "object": {"pattern": "b", "allOf": [{"properties": {}}]},
+    }});
+    let mut tried = Vec::new();
+    let left_out = Schema::drop_patterns(&mut schema, &mut |text| {
+        tried.push(text.clone());
+        let is_refused = text["pattern"] == "b" && text.get("allOf").is_some();
+        if is_refused { Err("never".to_owned()) } else { Ok(()) }
+    });
+    assert_eq!(schema["properties"]["date"], json!({"type": ["string", "null"], "pattern": "b"}));
+    assert_eq!(schema["properties"]["short"]["maxLength"], 3);
+    assert!(schema["properties"]["object"].get("allOf").is_some(), "it is not of texts alone");
+    let left_out: Vec<String> = left_out.iter().map(ToString::to_string).collect();
+    let expected =
+        "at `#/properties/date`: a text cannot be held to a `pattern` and to what stands beside it: never";
+    assert_eq!(left_out, [expected]);
+    let whole = json!({"type": "string", "pattern": "b", "format": "uuid", "minLength": 1,
+        "allOf": [{"type": "string", "pattern": "c"}]});
+    assert!(tried.contains(&whole), "{tried:?}");
+    assert!(tried.contains(&json!({"type": "string", "allOf": [{"type": "string", "pattern": "a"}, {"type": "string", "pattern": "c"}]})));
 }
 
 #[test]

@@ -245,7 +245,10 @@ fn what_cannot_stand_between_tags_is_named_by_its_place() {
             "at `#/properties/p`: numbers with bounds beside texts",
         ),
         (one(json!({"anyOf": [{"const": true}, {"type": "string"}]})), "one of true and false"),
-        (one(json!({"type": "string", "format": "uri"})), "at `#/properties/p/format`"),
+        (
+            one(json!({"type": "string", "allOf": [{"minLength": 1}, {"items": {}}]})),
+            "at `#/properties/p/allOf`",
+        ),
         (one(json!({"type": "string", "pattern": "(^a|b)"})), "at `#/properties/p/pattern`"),
         (one(json!({"enum": ["a</parameter>"]})), "the sign that closes a parameter"),
         (one(json!({"enum": ["12", 12]})), "looks like another value"),
@@ -354,6 +357,47 @@ fn whatever_the_logits_say_calls_are_of_their_schema() {
 }
 
 #[test]
+fn a_text_is_of_its_format_its_patterns_and_its_length_at_once() {
+    let compiler = compiler();
+    let cases: [(Value, &[&str], &[&str]); 6] = [
+        (
+            json!({"type": "string", "format": "date", "pattern": "^20"}),
+            &["2024-02-29"],
+            &["1999-01-01", "2023-02-29", "20"],
+        ),
+        (
+            json!({"type": ["string", "null"], "allOf": [{"pattern": "a"}, {"pattern": "b", "maxLength": 3}]}),
+            &["ab", "bxa", "None"],
+            &["a", "abxx"],
+        ),
+        (
+            json!({"type": "string", "format": "hostname", "pattern": r"^(?=.{1,9}$)[a-z.]+$"}),
+            &["a.example"],
+            &["ab.example", "a..b", "a.1"],
+        ),
+        (
+            json!({"type": "string", "format": "uri", "minLength": 1, "maxLength": 12}),
+            &["http://a.b/c", "a:", "http://[::1]"],
+            &["a b:", "//a", "http://a.b/cd", "http://[1]"],
+        ),
+        (json!({"type": "string", "format": "duration"}), &["P1DT2H", "P3W"], &["P", "PT", "P1Y2D"]),
+        (
+            json!({"type": ["string", "integer"], "format": "date", "pattern": "1$"}),
+            &["2024-05-01", "42"],
+            &["2024-05-02"],
+        ),
+    ];
+    for (schema, taken, refused) in cases {
+        for (texts, is_taken) in [(taken, true), (refused, false)] {
+            for text in texts {
+                let is_this = takes(&compiler, &one(schema.clone()), &call(&[("p", text)]));
+                assert_eq!(is_this, is_taken, "{schema}: {text:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn bad_tools_are_found_among_many_with_few_compilations() {
     let compiler = compiler();
     let call = |pattern: &str| CallShape {
@@ -371,7 +415,8 @@ fn bad_tools_are_found_among_many_with_few_compilations() {
     let mut search = ToolSearch::new(&compiler);
     assert_eq!(search.suspects(&calls), [37, 99]);
     assert!(search.refusal(&bad).is_some() && search.refusal(&good).is_none());
-    assert!(search.try_pattern("(?=a)b").is_err() && search.try_pattern("a+").is_ok());
+    let texts = |pattern: &str| json!({"type": "string", "pattern": pattern});
+    assert!(search.try_texts(&texts("(?=a)b")).is_err() && search.try_texts(&texts("a+")).is_ok());
     // Where all are bad, most are suspected without being tried; those that are tried say when it was too
     // much.
     let mut search = ToolSearch::new(&compiler);

@@ -14,9 +14,10 @@ pub fn refused(part: RequestPart, reason: &str) -> GenerateError {
     invalid(part, format!("it cannot be kept to while the answer is made: {reason}"))
 }
 
-/// The same with the place, where it is a pattern that the engine does not take.
+/// The same with the place, where it is a pattern that the engine does not take, alone or with what stands
+/// beside it.
 pub fn refused_schema(compiler: &Compiler, part: RequestPart, schema: &Value, reason: &str) -> GenerateError {
-    let mut takes = |pattern: &str| compiler.try_pattern(pattern);
+    let mut takes = |texts: &Value| compiler.try_texts(texts);
     match Schema::drop_patterns(&mut schema.clone(), &mut takes).into_iter().next() {
         Some(error) => refused(part, &error.to_string()),
         None => refused(part, reason),

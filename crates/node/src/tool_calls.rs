@@ -117,8 +117,7 @@ impl<'a> ToolShapes<'a> {
                 return Err(refused_schema(compiler, part, &shape.schema, &reason));
             }
             let name = &shape.definition.name;
-            let left_out =
-                Schema::drop_patterns(&mut shape.schema, &mut |pattern| search.try_pattern(pattern));
+            let left_out = Schema::drop_patterns(&mut shape.schema, &mut |texts| search.try_texts(texts));
             unenforced.extend(left_out.into_iter().map(|error| format!("tool `{name}` {error}")));
             if let Ok((arguments, _)) = written(&shape.schema, self.tags.as_ref(), Strictness::Possible) {
                 shape.call.arguments = arguments;
