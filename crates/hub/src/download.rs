@@ -26,6 +26,9 @@ use crate::{Cancel, Client, HubError, address, retry};
 
 /// How many ranges a file starts with.
 pub(crate) const RANGES_START: usize = 4;
+/// The longest wait that the hub may ask for where members give most of a range: it is left to the ranges then,
+/// and the members go on giving.
+const HOLES_WAIT_MAX: Duration = Duration::from_secs(2);
 const REPORT: Duration = Duration::from_millis(200);
 /// Between two looks at how it goes.
 const STEP: Duration = Duration::from_millis(20);
@@ -277,7 +280,7 @@ impl<'a> PartFile<'a> {
             let hole = from.checked_sub(start).zip(to.checked_sub(start));
             let hole = hole.and_then(|(from, to)| bytes.get_mut(from as usize..to as usize));
             let Some(hole) = hole else { return Ok(false) };
-            match job.client.part(job.file, at, (from, to), job.cancel) {
+            match job.client.part_soon(job.file, at, (from, to), job.cancel, HOLES_WAIT_MAX) {
                 Ok(came) => hole.copy_from_slice(&came), // of exactly that length
                 Err(HubError::Cancelled) => return Err(HubError::Cancelled),
                 Err(error) => {

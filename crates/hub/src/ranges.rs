@@ -164,7 +164,7 @@ impl Fetch<'_> {
                 tries = 0; // what came of the chunk stays, and the next request begins behind it
             }
             let Err(trouble) = result else { continue };
-            if let Err(error) = self.overcome(trouble, &mut tries) {
+            if let Err(error) = self.overcome(fetcher, trouble, &mut tries) {
                 // While members still give, the failure is reported only when they have ended.
                 tracing::debug!(%error, file = %self.file.name, "the hub gives nothing more of a file");
                 self.work.fail(error);
@@ -174,7 +174,7 @@ impl Fetch<'_> {
     }
 
     /// Waits as the failure asks; an error if it is for good.
-    fn overcome(&self, trouble: RangeError, tries: &mut u32) -> Result<(), HubError> {
+    fn overcome(&self, fetcher: usize, trouble: RangeError, tries: &mut u32) -> Result<(), HubError> {
         let attempt = self.attempt();
         *tries += 1;
         match trouble {
@@ -216,6 +216,7 @@ impl Fetch<'_> {
                 }
             }
         }
+        self.work.wait_to_ask(fetcher);
         if self.cancel.wait(retry::backoff(*tries - 1)) { Err(HubError::Cancelled) } else { Ok(()) }
     }
 
@@ -232,6 +233,7 @@ impl Fetch<'_> {
         }
         let start = self.work.range(next).0 + partial.len as u64;
         let stop = self.work.range(end - 1).1;
+        self.work.note_asked(fetcher);
         let answer = self.open(start, stop)?;
         let mut body = answer.body.into_reader();
         // Where another source was sooner, the claim begins behind what this answer goes on with.
