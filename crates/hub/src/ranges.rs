@@ -19,6 +19,9 @@ use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
+/// An attempt that brings less of a chunk, but for its end, is as good as one that brings nothing: a host that
+/// sends a byte and falls silent would be asked for ever.
+const PROGRESS_BYTES_MIN: usize = 1 << 10;
 /// A range with so small a part of the rate of the chunk before it is asked for again: on one connection of
 /// many the line may be bad. Each time the part becomes a quarter: the whole line may be slow now.
 const SLOW_PART: u64 = 32;
@@ -59,7 +62,7 @@ pub(crate) struct Fetch<'a> {
     pub(crate) wrong: AtomicU32,
     /// Bytes a second of the last chunk, not a small one, that came in one piece; 0 before.
     pub(crate) chunk_rate: AtomicU64,
-    /// Attempts without a single byte between them.
+    /// Attempts that bring nothing, in a row.
     pub(crate) tries_max: u32,
     /// The longest wait that the hub may ask for, in all.
     pub(crate) wait_max: Duration,
@@ -158,9 +161,9 @@ impl Fetch<'_> {
                 self.work.wait(Duration::from_millis(50));
                 continue;
             }
-            let before = partial.len;
+            let before = (partial.index, partial.len);
             let result = self.fetch_claim(fetcher, &mut partial, &mut tries);
-            if partial.len > before {
+            if self.has_come_nearer(&partial, before) {
                 tries = 0; // what came of the chunk stays, and the next request begins behind it
             }
             let Err(trouble) = result else { continue };
@@ -171,6 +174,15 @@ impl Fetch<'_> {
             }
         }
         self.work.release(fetcher);
+    }
+
+    /// Whether enough of a chunk has come since it was so much of that one.
+    fn has_come_nearer(&self, partial: &PartialChunk, before: (Option<u32>, usize)) -> bool {
+        let Some(index) = partial.index else { return false };
+        let came = partial.len.saturating_sub(if before.0 == Some(index) { before.1 } else { 0 });
+        let (start, end) = self.work.range(index);
+        let left = (end - start).saturating_sub(partial.len as u64);
+        came >= PROGRESS_BYTES_MIN || (came > 0 && left < PROGRESS_BYTES_MIN as u64)
     }
 
     /// Waits as the failure asks; an error if it is for good.

@@ -11,7 +11,7 @@ pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// Without a number in the answer.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// Attempts without a single byte between them.
+/// Attempts that bring nothing, in a row.
 pub(crate) const TRIES_MAX: u32 = 9;
 
 /// How long an answer asks to wait: one that says that there were too many requests (429) always, one that

@@ -821,6 +821,20 @@ fn a_range_that_trickles_when_another_has_brought_its_chunk_does_not_fail_the_fe
 }
 
 #[test]
+fn a_host_that_sends_a_few_bytes_each_time_is_given_up() {
+    let bench = one_file(CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let commit = plan.commit.clone().unwrap();
+    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", CHUNK as u64, None).unwrap();
+    bench.hub.set_faults(Faults { drip_every: Some(Duration::from_millis(100)), ..Faults::default() });
+    let (store, in_time) = (|_: u32, _: u64, _: &[u8]| Ok(()), Cancel::within(Duration::from_secs(30)));
+    let fetched = file.fetch_chunks(&client, CHUNK as u32, &[0], &in_time, (&store, &|_| false), &mut |_| {});
+    let text = chain(&fetched.unwrap_err());
+    assert!(text.contains("m-Q8_0.gguf") && text.contains("bytes a second"), "{text}");
+}
+
+#[test]
 fn signed_addresses_that_expire_are_renewed() {
     let bench = one_file(24 * CHUNK);
     bench.hub.set_faults(Faults { signature_uses: Some(2), break_every: 3, ..Faults::default() });
