@@ -338,18 +338,24 @@ impl Pull {
         if plan.missing_bytes(&options.root) == plan.bytes() {
             check_opens(heads, plan, needed.room_bytes)?;
         }
-        let mut room = self.take_room(shared, needed, cancel)?;
+        let room = self.take_room(shared, needed, cancel)?;
         let linked = plan.link_unchanged(&options.root, &copies, cancel)?;
         // As if there were no copies: linked files are there by now.
         let still_needed = plan.have(&options.root, &[]);
-        if still_needed.room_bytes > needed.room_bytes {
-            drop(room); // this disk has no hard links, or has damaged a file
-            room = self.take_room(shared, still_needed, cancel)?;
-        }
-        let fetched = self.fetch_files(shared, client, plan, options, &room.claim, cancel);
+        let room = match still_needed.room_bytes > needed.room_bytes {
+            true => {
+                drop(room); // this disk has no hard links, or has damaged a file
+                self.take_room(shared, still_needed, cancel)
+            }
+            false => Ok(room),
+        };
+        let fetched =
+            room.and_then(|room| Ok(self.fetch_files(shared, client, plan, options, &room.claim, cancel)?));
         // The next attempt, or another process that fetches to this folder, does not read these files again.
         // After any other failure no one may come for them.
-        if fetched.as_ref().is_err_and(|error| !error.is_interruption()) {
+        let is_interruption =
+            |error: &ReferenceError| matches!(error, ReferenceError::Hub(error) if error.is_interruption());
+        if fetched.as_ref().is_err_and(|error| !is_interruption(error)) {
             linked.iter().for_each(|path| _ = std::fs::remove_file(path));
         }
         Ok(AttemptResult::Files(fetched?))
