@@ -207,7 +207,7 @@ impl ChunkQueue {
     /// The claim of a fetcher, or a new one; `None` when there is nothing to fetch now.
     pub(crate) fn claim(&self, fetcher: usize) -> Option<Claim> {
         let (mut state, now) = (self.lock(), Instant::now());
-        let is_to_wait = state.not_before.is_some_and(|t| now < t);
+        let is_to_wait = state.is_to_wait(now);
         let is_idle = state.is_over || state.failure.is_some() || fetcher >= state.fetchers || is_to_wait;
         if fetcher >= state.fetchers {
             // There may be fewer fetchers for long: others take what it had.
@@ -393,6 +393,11 @@ impl ChunkQueue {
         state.held_off
     }
 
+    /// Whether the hub has asked to wait, and the wait is not over.
+    pub(crate) fn is_to_wait(&self, now: Instant) -> bool {
+        self.lock().is_to_wait(now)
+    }
+
     pub(crate) fn set_fetchers(&self, count: usize) {
         let mut state = self.lock();
         state.fetchers = count.clamp(1, state.claims.len());
@@ -564,6 +569,10 @@ impl State {
         chunks.sort_unstable();
         chunks.dedup(); // two may bring one
         chunks
+    }
+
+    fn is_to_wait(&self, now: Instant) -> bool {
+        self.not_before.is_some_and(|until| now < until)
     }
 
     fn is_here(&self, index: u32) -> bool {

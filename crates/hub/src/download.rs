@@ -533,8 +533,9 @@ impl Adapt {
             return;
         }
         let bytes = work.received_bytes();
-        if work.ranges() == 0 {
-            (self.since, self.bytes) = (now, bytes); // nothing is asked for
+        if work.ranges() == 0 || work.is_to_wait(now) {
+            // Nothing is asked for, and what was measured before says nothing of what comes then.
+            (self.since, self.bytes, self.has_grown) = (now, bytes, false);
             return;
         }
         let rate = (bytes - self.bytes) as f64 / elapsed.as_secs_f64();
@@ -612,6 +613,21 @@ mod tests {
             [5, 6, 7, 8, 8, 8, 8],
             "each has its own pace"
         );
+    }
+
+    #[test]
+    fn while_the_hub_asks_to_wait_no_range_is_added_to_the_half_that_is_left() {
+        let work = ChunkQueue::new(CHUNK_BYTES * 64, CHUNK_BYTES, std::iter::empty(), 8);
+        work.set_fetchers(RANGES_START);
+        let start = Instant::now();
+        let mut adapt = Adapt::new(&work, start);
+        work.hold_off(Duration::from_secs(60));
+        let after = |second| {
+            adapt.step(&work, start + Duration::from_secs(second));
+            work.fetchers()
+        };
+        let ranges: Vec<usize> = [1, 2, 10, 59, 62].map(after).into();
+        assert_eq!(ranges, [2, 2, 2, 2, 3]);
     }
 
     #[test]
