@@ -89,6 +89,14 @@ impl From<HubError> for RangeError {
     }
 }
 
+/// Attempts in a row that brought nothing: that failed, and that the hub answered with a wish to wait, which is
+/// no failure.
+#[derive(Default)]
+struct Tries {
+    failed: u32,
+    limited: u32,
+}
+
 /// What has come of a chunk. Its memory is used for the next one again, without being cleared.
 #[derive(Default)]
 struct PartialChunk {
@@ -149,7 +157,7 @@ impl PartialChunk {
 impl Fetch<'_> {
     /// One fetcher: claims chunks and brings them until there are none, or somebody ends the work.
     pub(crate) fn run(&self, fetcher: usize) {
-        let (mut partial, mut tries) = (PartialChunk::default(), 0);
+        let (mut partial, mut tries) = (PartialChunk::default(), Tries::default());
         // Until everything was read: the reader may find that a chunk of an earlier attempt has to come
         // again.
         while !self.work.is_over() {
@@ -164,7 +172,7 @@ impl Fetch<'_> {
             let before = (partial.index, partial.len);
             let result = self.fetch_claim(fetcher, &mut partial, &mut tries);
             if self.has_come_nearer(&partial, before) {
-                tries = 0; // what came of the chunk stays, and the next request begins behind it
+                tries = Tries::default(); // what came of the chunk stays, and the next request begins behind it
             }
             let Err(trouble) = result else { continue };
             if let Err(error) = self.overcome(fetcher, trouble, &mut tries) {
@@ -186,32 +194,37 @@ impl Fetch<'_> {
     }
 
     /// Waits as the failure asks; an error if it is for good.
-    fn overcome(&self, fetcher: usize, trouble: RangeError, tries: &mut u32) -> Result<(), HubError> {
+    fn overcome(&self, fetcher: usize, trouble: RangeError, tries: &mut Tries) -> Result<(), HubError> {
         let attempt = self.attempt();
-        *tries += 1;
+        match trouble {
+            RangeError::Limited(_) => tries.limited += 1,
+            _ => tries.failed += 1,
+        }
+        let failed = tries.failed;
         match trouble {
             RangeError::Final(error) => return Err(error),
-            RangeError::Passing(error) if *tries >= self.tries_max || !retry::is_passing(&error) => {
-                return Err(client::unreachable(&self.file.uri, &attempt, *tries, error));
+            RangeError::Passing(error) if failed >= self.tries_max || !retry::is_passing(&error) => {
+                return Err(client::unreachable(&self.file.uri, &attempt, failed, error));
             }
-            RangeError::Unavailable(answer) if *tries >= self.tries_max => {
+            RangeError::Unavailable(answer) if failed >= self.tries_max => {
                 return Err(self.client.refusal(*answer, &attempt, self.hub_repo()));
             }
-            RangeError::Passing(error) => self.forget_after_tries(*tries, &error),
+            RangeError::Passing(error) => self.forget_after_tries(failed, &error),
             RangeError::Unavailable(answer) => {
-                self.forget_after_tries(*tries, &ureq::Error::StatusCode(answer.status));
+                self.forget_after_tries(failed, &ureq::Error::StatusCode(answer.status));
             }
             RangeError::Expired(answer) => {
                 self.forget_location();
-                if *tries >= retry::TRIES_MAX {
+                if failed >= retry::TRIES_MAX {
                     return Err(self.client.refusal(*answer, &attempt, self.hub_repo()));
                 }
-                if *tries == 1 {
+                if failed == 1 {
                     return Ok(());
                 }
             }
             RangeError::Limited(answer) => {
-                let wait = retry::asked_wait(answer.status, &answer.headers, *tries).unwrap_or_default();
+                let wait =
+                    retry::asked_wait(answer.status, &answer.headers, tries.limited).unwrap_or_default();
                 if answer.status != 429 {
                     self.forget_location(); // another host may have more to spare
                 }
@@ -229,14 +242,14 @@ impl Fetch<'_> {
             }
         }
         self.work.wait_to_ask(fetcher);
-        if self.cancel.wait(retry::backoff(*tries - 1)) { Err(HubError::Cancelled) } else { Ok(()) }
+        if self.cancel.wait(retry::backoff(failed - 1)) { Err(HubError::Cancelled) } else { Ok(()) }
     }
 
     fn fetch_claim(
         &self,
         fetcher: usize,
         partial: &mut PartialChunk,
-        tries: &mut u32,
+        tries: &mut Tries,
     ) -> Result<(), RangeError> {
         let Some((mut next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
         partial.begin(next);
@@ -268,7 +281,7 @@ impl Fetch<'_> {
             self.work.write(fetcher, next);
             partial.clear();
             next += 1;
-            *tries = 0;
+            *tries = Tries::default();
             if !self.work.is_wanted(fetcher) {
                 self.work.release(fetcher);
             }

@@ -821,6 +821,20 @@ fn a_range_that_trickles_when_another_has_brought_its_chunk_does_not_fail_the_fe
 }
 
 #[test]
+fn waits_that_a_hub_asks_for_are_no_failed_attempts() {
+    let bench = one_file(CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let commit = plan.commit.clone().unwrap();
+    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", CHUNK as u64, None).unwrap();
+    // Of a file in layers the third failure is the end.
+    let limited = Some((3, "0".to_owned()));
+    bench.hub.set_faults(Faults { limited, unavailable: 1, ..Faults::default() });
+    let (store, cancel) = (|_: u32, _: u64, _: &[u8]| Ok(()), Cancel::default());
+    file.fetch_chunks(&client, CHUNK as u32, &[0], &cancel, (&store, &|_| false), &mut |_| {}).unwrap();
+}
+
+#[test]
 fn a_host_that_sends_a_few_bytes_each_time_is_given_up() {
     let bench = one_file(CHUNK);
     let client = Client::new(bench.settings());
