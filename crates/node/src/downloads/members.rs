@@ -432,6 +432,27 @@ impl Nearby for Members<'_> {
     }
 }
 
+/// Whether a member gives all of a file, so that no hub is needed for it.
+pub async fn is_with_member(shared: &DownloadsInner, sha256: [u8; 32], size: u64) -> bool {
+    let nodes = nearest_first(&shared.view.borrow());
+    let holders: Vec<Holder> = nodes.iter().filter_map(|node| holder_of(node).ok()).collect();
+    let endpoint = shared.library.endpoint();
+    let ask = |holder| gives_all(endpoint, holder, WantedFile { sha256, size, ranges: &[] });
+    let asked: Vec<_> = holders.iter().map(|holder| tokio::time::timeout(ASKED_MAX, ask(holder))).collect();
+    join_all(asked).await.into_iter().any(|answer| matches!(answer, Ok(Ok(true))))
+}
+
+async fn gives_all(endpoint: &Endpoint, holder: &Holder, file: WantedFile<'_>) -> Result<bool, MemberError> {
+    let mut fetcher = Fetcher::dial(endpoint, holder.node, &holder.addresses).await?;
+    let state = fetcher.partial_file(file.sha256, file.size).await?;
+    let mut chunks = 0..u32::try_from(file.size.div_ceil(CHUNK_BYTES)).unwrap_or(u32::MAX);
+    if state.is_some_and(|state| chunks.all(|chunk| state.held.has(chunk))) {
+        return Ok(true);
+    }
+    let copy = copy_of(&mut fetcher, ("", holder.clone()), &file).await?;
+    Ok(copy.is_some_and(|copy| matches!(copy.held, HeldPart::All)))
+}
+
 async fn cancelled(cancel: &Cancel) {
     while !cancel.is_cancelled() {
         tokio::time::sleep(WISH_LOOK_EVERY).await;
@@ -614,7 +635,7 @@ mod tests {
 
     use super::*;
     use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_HANGS_UP};
-    use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
+    use crate::bulk::{Ask, FileCopy, KIND_BYTES, KIND_REFUSED};
 
     const CHUNK: usize = 64 << 10;
     /// Of the file that members have.
@@ -756,6 +777,36 @@ mod tests {
         let copies = vec![MemberCopy::partial("ann".to_owned(), holder, &file, state)];
         let (bytes, holes, givers) = gathered(&member.own, copies, &ranges).await;
         assert!(bytes == *FILE && holes.is_empty() && givers.contains("ann"), "{holes:?} {givers:?}");
+    }
+
+    #[tokio::test]
+    async fn a_member_gives_all_of_a_file_if_it_has_each_chunk_of_what_it_fetches_or_the_file_of_a_model() {
+        let manifest = {
+            let member = FakeMember::start(|_| (KIND_REFUSED, Vec::new())).await;
+            copy_at(&member, "ann", CHUNK).manifest
+        };
+        let copy = FileCopy { model: manifest.root(), file: 0 };
+        let of_model = |copy: Option<FileCopy>| postcard::to_allocvec(&copy).unwrap();
+        let fetched = |held: Option<u8>| {
+            let state = held.map(|held| (vec![held], vec![0u8]));
+            postcard::to_allocvec(&state).unwrap()
+        };
+        // One chunk that is there, or not; none; and the whole file, which is as long as one chunk.
+        let cases =
+            [(Some(1), None, true), (Some(0), None, false), (None, None, false), (None, Some(copy), true)];
+        for (held, copy, expected) in cases {
+            let (state, copy, manifest) = (fetched(held), of_model(copy), manifest.to_bytes());
+            let member = FakeMember::start(move |ask| match ask {
+                Ask::PartialFile { .. } => (KIND_BYTES, state.clone()),
+                Ask::CopyOf(_) => (KIND_BYTES, copy.clone()),
+                Ask::Manifest(_) => (KIND_BYTES, manifest.clone()),
+                _ => (KIND_REFUSED, Vec::new()),
+            });
+            let member = member.await;
+            let holder = Holder { node: member.node, addresses: vec![member.address] };
+            let file = WantedFile { sha256: [7; 32], size: FILE.len() as u64, ranges: &[] };
+            assert_eq!(gives_all(&member.own, &holder, file).await.unwrap(), expected, "{held:?}");
+        }
     }
 
     #[test]
