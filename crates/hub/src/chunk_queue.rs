@@ -242,8 +242,8 @@ impl ChunkQueue {
         self.lock().quiet_since[fetcher].get_or_insert_with(Instant::now);
     }
 
-    /// A fetcher waits before it asks again. What it has not begun is missing meanwhile, if it has been without
-    /// a byte for long.
+    /// A fetcher waits before it asks again. What it has not begun is missing meanwhile, if it has been
+    /// without a byte for long.
     pub(crate) fn wait_to_ask(&self, fetcher: usize) {
         self.give_back_if_held_up(&mut self.lock(), fetcher, Instant::now());
     }

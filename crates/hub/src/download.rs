@@ -26,8 +26,8 @@ use crate::{Cancel, Client, HubError, address, retry};
 
 /// How many ranges a file starts with.
 pub(crate) const RANGES_START: usize = 4;
-/// The longest wait that the hub may ask for where members give most of a range: it is left to the ranges then,
-/// and the members go on giving.
+/// The longest wait that the hub may ask for where members give most of a range: it is left to the ranges
+/// then, and the members go on giving.
 const HOLES_WAIT_MAX: Duration = Duration::from_secs(2);
 const REPORT: Duration = Duration::from_millis(200);
 /// Between two looks at how it goes.

@@ -19,8 +19,8 @@ use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
-/// An attempt that brings less of a chunk, but for its end, is as good as one that brings nothing: a host that
-/// sends a byte and falls silent would be asked for ever.
+/// An attempt that brings less of a chunk, but for its end, is as good as one that brings nothing: a host
+/// that sends a byte and falls silent would be asked for ever.
 const PROGRESS_BYTES_MIN: usize = 1 << 10;
 /// A range with so small a part of the rate of the chunk before it is asked for again: on one connection of
 /// many the line may be bad. Each time the part becomes a quarter: the whole line may be slow now.
@@ -89,8 +89,8 @@ impl From<HubError> for RangeError {
     }
 }
 
-/// Attempts in a row that brought nothing: that failed, and that the hub answered with a wish to wait, which is
-/// no failure.
+/// Attempts in a row that brought nothing: that failed, and that the hub answered with a wish to wait, which
+/// is no failure.
 #[derive(Default)]
 struct Tries {
     failed: u32,
@@ -172,7 +172,8 @@ impl Fetch<'_> {
             let before = (partial.index, partial.len);
             let result = self.fetch_claim(fetcher, &mut partial, &mut tries);
             if self.has_come_nearer(&partial, before) {
-                tries = Tries::default(); // what came of the chunk stays, and the next request begins behind it
+                // What came of the chunk stays, and the next request begins behind it.
+                tries = Tries::default();
             }
             let Err(trouble) = result else { continue };
             if let Err(error) = self.overcome(fetcher, trouble, &mut tries) {

@@ -62,8 +62,8 @@ impl SourceState {
 }
 
 impl ShareState {
-    /// Of what a source `has` that takes `each` for a chunk, what others bring too slowly, the last first. What
-    /// they were not asked for yet is left to them, unless all that have it are slow of themselves.
+    /// Of what a source `has` that takes `each` for a chunk, what others bring too slowly, the last first.
+    /// What they were not asked for yet is left to them, unless all that have it are slow of themselves.
     fn overdue(
         &self,
         source: Option<usize>,

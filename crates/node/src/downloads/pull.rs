@@ -633,8 +633,8 @@ async fn run(
     }
 }
 
-/// Waits, and then asks whether the host answers at all, or a member has what comes next: an attempt reads what
-/// is here again, and needs a turn.
+/// Waits, and then asks whether the host answers at all, or a member has what comes next: an attempt reads
+/// what is here again, and needs a turn.
 async fn is_answered_after(shared: &Arc<DownloadsInner>, pull: &Arc<Pull>, wait: Duration) -> bool {
     tokio::time::sleep(wait).await;
     let (its_pull, its_shared) = (pull.clone(), shared.clone());
