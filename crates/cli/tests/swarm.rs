@@ -242,6 +242,30 @@ fn two_machines_that_pull_one_model_at_once_both_have_it_whole_and_most_of_it_le
 }
 
 #[test]
+fn a_pull_whose_line_is_away_takes_the_rest_from_a_member_that_has_the_file_by_then() {
+    let model = [demo_model(), vec![7; 76 << 20]].concat();
+    let (of_ann, of_others) = (hub(), hub());
+    for hub in [&of_ann, &of_others] {
+        hub.put("org/demo-GGUF", Repository::new(&[("tiny-Q8_0.gguf", model.clone())]));
+    }
+    of_ann.set_faults(Faults { bytes_per_s: Some(1 << 20), ..Faults::default() });
+    let nodes = cluster("line-away", |name| {
+        let hub = if name == "ann" { &of_ann } else { &of_others };
+        vec![("HF_ENDPOINT", hub.endpoint())]
+    });
+    let begun = nodes[0].post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"}));
+    assert_eq!(begun.status, 200, "{}", begun.body);
+    let pull = || nodes[0].get("/exo/v1/pulls").as_array().unwrap()[0].clone();
+    wait_for("some of it", LONG, || (pull()["verified_bytes"].as_u64()? > 0).then_some(()));
+    drop(of_ann);
+    let waits = |pull: Value| pull["error"].as_str()?.contains("waits for the line").then_some(());
+    wait_for("a line that is away", LONG, || waits(pull()));
+    command(&nodes[1], &["pull", "hf.co/org/demo-GGUF"], &of_others, None);
+    wait_for("the rest", LONG, || (pull()["state"] == "done").then_some(()));
+    assert!(pulled(&nodes[0]) == model);
+}
+
+#[test]
 fn layers_come_from_a_member_that_has_pulled_the_whole_file() {
     // In chunks of 1 MiB, which are the blocks of a pull.
     let model = [demo_model(), vec![7; 76 << 20]].concat();

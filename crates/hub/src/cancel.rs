@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::overdue::CLAIM_KEPT_MAX;
+
 /// How often a small document is asked for where nobody answers.
 pub(crate) const DOCUMENT_TRIES_MAX: u32 = 5;
 
@@ -38,6 +40,14 @@ impl Cancel {
         }
         let failed = self.failed_tries.load(Ordering::Relaxed);
         (failed > 0).then(|| format!("no answer yet, try {} of {DOCUMENT_TRIES_MAX}", failed + 1))
+    }
+
+    /// How long the hub still asks to wait, where it asks for so long that no one is to wait for what would
+    /// come here.
+    pub fn long_wait_left(&self) -> Option<Duration> {
+        let (asked_s, until) = (*self.asked_wait.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let left = until.saturating_duration_since(Instant::now());
+        (asked_s > CLAIM_KEPT_MAX.as_secs() && !left.is_zero()).then_some(left)
     }
 
     /// Waits as the hub asks, in sight of whoever looks; whether it ended.

@@ -40,6 +40,11 @@ impl ChunkBits {
         self.bytes
     }
 
+    /// Whether there is any.
+    pub fn has_any(&self) -> bool {
+        self.bytes.iter().any(|byte| *byte != 0)
+    }
+
     /// Whether the chunk is one of them.
     pub fn has(&self, index: u32) -> bool {
         self.bytes.get(index as usize / 8).is_some_and(|byte| (byte >> (index % 8)) & 1 == 1)

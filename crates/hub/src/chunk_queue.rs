@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::HubError;
 use crate::chunk_bits::ChunkBits;
-use crate::overdue::SourcePace;
+use crate::overdue::{CLAIM_KEPT_MAX, SourcePace};
 
 /// Chunks that wait to be synchronised: what a power cut costs beside those in flight.
 const UNSYNCED_MAX: usize = 24;
@@ -56,6 +56,8 @@ struct State {
     received_bytes: u64,
     /// Of the chunk that each fetcher is bringing, what has come.
     in_flight: Vec<u64>,
+    /// Since when each fetcher asks, or waits to ask again, without a byte of an answer.
+    quiet_since: Vec<Option<Instant>>,
     /// How long each fetcher takes for a chunk.
     paces: Vec<SourcePace>,
     /// How long who is near takes for one.
@@ -93,6 +95,7 @@ impl ChunkQueue {
             unsynced: Vec::new(),
             received_bytes: 0,
             in_flight: vec![0; fetchers_max],
+            quiet_since: vec![None; fetchers_max],
             paces: vec![SourcePace::new(Instant::now()); fetchers_max],
             nearby_pace: SourcePace::new(Instant::now()),
             fetchers: fetchers_max,
@@ -183,14 +186,17 @@ impl ChunkQueue {
         self.pause_nearby();
     }
 
-    /// The chunks that are in the file, and those that fetchers have promised to bring.
+    /// The chunks that are in the file, and those that fetchers bring: not what one has claimed that has
+    /// waited for long.
     pub(crate) fn bits(&self) -> (ChunkBits, ChunkBits) {
-        let state = self.lock();
-        let of = |wanted: &[Chunk]| {
-            let is_wanted = |index: u32| state.chunks.get(index as usize).is_some_and(|c| wanted.contains(c));
-            ChunkBits::of(u32::try_from(state.chunks.len()).unwrap_or(u32::MAX), is_wanted)
+        let (state, now) = (self.lock(), Instant::now());
+        let bring = (0..state.claims.len()).filter(|fetcher| !state.is_held_up(*fetcher, now));
+        let claims: Vec<Claim> = bring.filter_map(|fetcher| state.claims[fetcher]).collect();
+        let count = u32::try_from(state.chunks.len()).unwrap_or(u32::MAX);
+        let is_coming = |index: u32| {
+            !state.is_here(index) && claims.iter().any(|(next, end)| (*next..*end).contains(&index))
         };
-        (of(&[Chunk::Written, Chunk::Held]), of(&[Chunk::InFlight]))
+        (ChunkBits::of(count, |index| state.is_here(index)), ChunkBits::of(count, is_coming))
     }
 
     /// Whether a chunk is in the file.
@@ -201,13 +207,13 @@ impl ChunkQueue {
     /// The claim of a fetcher, or a new one; `None` when there is nothing to fetch now.
     pub(crate) fn claim(&self, fetcher: usize) -> Option<Claim> {
         let (mut state, now) = (self.lock(), Instant::now());
-        let is_idle = state.is_over
-            || state.failure.is_some()
-            || fetcher >= state.fetchers
-            || state.not_before.is_some_and(|t| now < t);
+        let is_to_wait = state.is_to_wait(now);
+        let is_idle = state.is_over || state.failure.is_some() || fetcher >= state.fetchers || is_to_wait;
         if fetcher >= state.fetchers {
             // There may be fewer fetchers for long: others take what it had.
             self.give_back(&mut state, fetcher);
+        } else if is_to_wait {
+            self.give_back_if_held_up(&mut state, fetcher, now);
         }
         if is_idle {
             return None;
@@ -229,6 +235,29 @@ impl ChunkQueue {
     /// Gives back what is not fetched.
     pub(crate) fn release(&self, fetcher: usize) {
         self.give_back(&mut self.lock(), fetcher);
+    }
+
+    /// A fetcher asks, and goes on doing so until a byte comes.
+    pub(crate) fn note_asked(&self, fetcher: usize) {
+        self.lock().quiet_since[fetcher].get_or_insert_with(Instant::now);
+    }
+
+    /// A fetcher waits before it asks again. What it has not begun is missing meanwhile, if it has been
+    /// without a byte for long.
+    pub(crate) fn wait_to_ask(&self, fetcher: usize) {
+        self.give_back_if_held_up(&mut self.lock(), fetcher, Instant::now());
+    }
+
+    fn give_back_if_held_up(&self, state: &mut State, fetcher: usize, now: Instant) {
+        let Some((next, end)) = state.claims[fetcher].filter(|_| state.is_held_up(fetcher, now)) else {
+            return;
+        };
+        let kept = next + u32::from(state.in_flight[fetcher] > 0);
+        if kept < end {
+            state.claims[fetcher] = Some((next, kept)).filter(|(next, kept)| next < kept);
+            state.miss(kept..end);
+            self.changed.notify_all();
+        }
     }
 
     fn give_back(&self, state: &mut State, fetcher: usize) {
@@ -329,6 +358,7 @@ impl ChunkQueue {
         let mut state = self.lock();
         state.received_bytes += bytes;
         state.in_flight[fetcher] += bytes;
+        state.quiet_since[fetcher] = None;
     }
 
     /// What came of a fetcher's chunk is no chunk in flight any more: it is whole, or another fetcher brings
@@ -361,6 +391,11 @@ impl ChunkQueue {
         state.paces.iter_mut().for_each(|pace| pace.ask(until)); // a wait is no slowness
         state.fetchers = (state.fetchers / 2).max(1);
         state.held_off
+    }
+
+    /// Whether the hub has asked to wait, and the wait is not over.
+    pub(crate) fn is_to_wait(&self, now: Instant) -> bool {
+        self.lock().is_to_wait(now)
     }
 
     pub(crate) fn set_fetchers(&self, count: usize) {
@@ -516,16 +551,28 @@ impl State {
         self.paces[fetcher].is_overdue(now, (behind as usize, came), each)
     }
 
-    /// The chunks of fetchers that are slower than who is near.
+    /// Whether a fetcher has been without a byte for so long that no one is to wait for what it has claimed.
+    fn is_held_up(&self, fetcher: usize, now: Instant) -> bool {
+        let since = self.quiet_since[fetcher];
+        since.is_some_and(|since| now.saturating_duration_since(since) >= CLAIM_KEPT_MAX)
+    }
+
+    /// The chunks of fetchers that are slower than who is near, or wait to ask at all.
     fn slow_in_flight(&self, now: Instant) -> Vec<u32> {
         let each = self.nearby_pace.each();
-        let is_slow =
-            |fetcher: &usize| self.paces[*fetcher].is_slow(now) && self.is_overdue(*fetcher, now, each, 0);
+        let is_slow = |fetcher: &usize| {
+            let is_slow = self.paces[*fetcher].is_slow(now) && self.is_overdue(*fetcher, now, each, 0);
+            is_slow || self.is_held_up(*fetcher, now)
+        };
         let slow = (0..self.claims.len()).filter(is_slow).filter_map(|fetcher| self.claims[fetcher]);
         let mut chunks: Vec<u32> = slow.flat_map(|(next, end)| next..end).collect();
         chunks.sort_unstable();
         chunks.dedup(); // two may bring one
         chunks
+    }
+
+    fn is_to_wait(&self, now: Instant) -> bool {
+        self.not_before.is_some_and(|until| now < until)
     }
 
     fn is_here(&self, index: u32) -> bool {
@@ -748,6 +795,39 @@ mod tests {
         work.end(None);
         work.fail(HubError::Cancelled);
         assert!(work.take_failure().is_none());
+    }
+
+    #[test]
+    fn what_a_fetcher_that_waits_for_long_has_not_begun_is_missing_and_what_it_has_claimed_no_promise() {
+        let work = ChunkQueue::new(CHUNK_BYTES * 8, CHUNK_BYTES, std::iter::empty(), 1);
+        let coming = || {
+            let (_, coming) = work.bits();
+            (0..8).filter(|index| coming.has(*index)).collect::<Vec<u32>>()
+        };
+        let is_quiet_for_long = || work.lock().quiet_since[0] = Instant::now().checked_sub(CLAIM_KEPT_MAX);
+        assert_eq!(work.claim(0), Some((0, 4)));
+        work.note_asked(0);
+        work.hold_off(Duration::from_secs(60));
+        assert_eq!((work.claim(0), work.claimed(0)), (None, Some((0, 4))));
+        assert_eq!(coming(), [0, 1, 2, 3]);
+        is_quiet_for_long();
+        assert_eq!((work.claim(0), work.claimed(0)), (None, None));
+        // It claims anew, and others wait for that once it comes.
+        work.lock().not_before = None;
+        work.note_asked(0);
+        assert_eq!((work.claim(0), coming()), (Some((0, 4)), vec![]));
+        work.receive(0, 1);
+        assert_eq!(coming(), [0, 1, 2, 3]);
+        // What it has begun stays its own where nothing answers, and who is near may bring that as well.
+        is_quiet_for_long();
+        work.wait_to_ask(0);
+        assert_eq!((work.claimed(0), coming()), (Some((0, 1)), vec![]));
+        work.begin_nearby();
+        assert_eq!(work.left_to_nearby(), (1..8).collect::<Vec<u32>>());
+        (1..8).for_each(|index| work.write_given(index));
+        assert_eq!((work.is_missing_after(Duration::ZERO), work.left_to_nearby()), (true, vec![0]));
+        work.write_given(0);
+        assert_eq!((work.claimed(0), work.is_here(0)), (None, true));
     }
 
     #[test]

@@ -233,7 +233,7 @@ impl Client {
         }
     }
 
-    /// A small document of the hub, of a repository if it is of one. Waits and asks again as [`retry`] says.
+    /// A small document of the hub, of a repository if it is of one.
     pub(crate) fn document(
         &self,
         uri: &Uri,
@@ -241,10 +241,25 @@ impl Client {
         repo: Option<&str>,
         cancel: &Cancel,
     ) -> Result<Document, HubError> {
+        let answer = self.get_again(uri, None, attempt, cancel)?;
+        match answer.status {
+            200 => self.read_document(answer, attempt, cancel),
+            _ => Err(self.refusal(answer, attempt, repo)),
+        }
+    }
+
+    /// One GET, waited for and made again as [`retry`] says.
+    pub(crate) fn get_again(
+        &self,
+        uri: &Uri,
+        range: Option<(u64, u64)>,
+        attempt: &str,
+        cancel: &Cancel,
+    ) -> Result<HubResponse, HubError> {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
             tries += 1;
-            let answer = match self.get(uri, None) {
+            let answer = match self.get(uri, range) {
                 Ok(answer) => {
                     cancel.note_failed_tries(0);
                     answer
@@ -266,9 +281,8 @@ impl Client {
                 continue;
             }
             match answer.status {
-                200 => return self.read_document(answer, attempt, cancel),
                 500..600 if tries < DOCUMENT_TRIES_MAX => pause(cancel, retry::backoff(tries))?,
-                _ => return Err(self.refusal(answer, attempt, repo)),
+                _ => return Ok(answer),
             }
         }
     }

@@ -26,6 +26,9 @@ use crate::{Cancel, Client, HubError, address, retry};
 
 /// How many ranges a file starts with.
 pub(crate) const RANGES_START: usize = 4;
+/// The longest wait that the hub may ask for where members give most of a range: it is left to the ranges
+/// then, and the members go on giving.
+const HOLES_WAIT_MAX: Duration = Duration::from_secs(2);
 const REPORT: Duration = Duration::from_millis(200);
 /// Between two looks at how it goes.
 const STEP: Duration = Duration::from_millis(20);
@@ -277,7 +280,7 @@ impl<'a> PartFile<'a> {
             let hole = from.checked_sub(start).zip(to.checked_sub(start));
             let hole = hole.and_then(|(from, to)| bytes.get_mut(from as usize..to as usize));
             let Some(hole) = hole else { return Ok(false) };
-            match job.client.part(job.file, at, (from, to), job.cancel) {
+            match job.client.part_soon(job.file, at, (from, to), job.cancel, HOLES_WAIT_MAX) {
                 Ok(came) => hole.copy_from_slice(&came), // of exactly that length
                 Err(HubError::Cancelled) => return Err(HubError::Cancelled),
                 Err(error) => {
@@ -530,8 +533,9 @@ impl Adapt {
             return;
         }
         let bytes = work.received_bytes();
-        if work.ranges() == 0 {
-            (self.since, self.bytes) = (now, bytes); // nothing is asked for
+        if work.ranges() == 0 || work.is_to_wait(now) {
+            // Nothing is asked for, and what was measured before says nothing of what comes then.
+            (self.since, self.bytes, self.has_grown) = (now, bytes, false);
             return;
         }
         let rate = (bytes - self.bytes) as f64 / elapsed.as_secs_f64();
@@ -609,6 +613,21 @@ mod tests {
             [5, 6, 7, 8, 8, 8, 8],
             "each has its own pace"
         );
+    }
+
+    #[test]
+    fn while_the_hub_asks_to_wait_no_range_is_added_to_the_half_that_is_left() {
+        let work = ChunkQueue::new(CHUNK_BYTES * 64, CHUNK_BYTES, std::iter::empty(), 8);
+        work.set_fetchers(RANGES_START);
+        let start = Instant::now();
+        let mut adapt = Adapt::new(&work, start);
+        work.hold_off(Duration::from_secs(60));
+        let after = |second| {
+            adapt.step(&work, start + Duration::from_secs(second));
+            work.fetchers()
+        };
+        let ranges: Vec<usize> = [1, 2, 10, 59, 62].map(after).into();
+        assert_eq!(ranges, [2, 2, 2, 2, 3]);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 /// An answer that takes so long is slow, whatever was asked for. Longer than a member waits for room to
 /// answer.
 const SLOW_AFTER: Duration = Duration::from_secs(5);
+/// After so long without a byte of the hub a fetcher keeps only what it has begun, and no other node is to
+/// wait for what it has claimed.
+pub(crate) const CLAIM_KEPT_MAX: Duration = SLOW_AFTER;
 /// What is asked for twice must be here so much earlier.
 const GAIN_MIN: Duration = Duration::from_secs(2);
 
@@ -26,6 +29,11 @@ impl SourcePace {
     /// Of a source that was asked for nothing yet.
     pub fn new(now: Instant) -> Self {
         Self { heard: now, each: None, slowest: Duration::ZERO }
+    }
+
+    /// Of a source that took so long for an answer before.
+    pub fn known(now: Instant, each: Option<Duration>) -> Self {
+        Self { each, ..Self::new(now) }
     }
 
     /// It is asked for something, and owes nothing else.

@@ -18,8 +18,20 @@ impl Client {
         &self,
         file: &PlannedFile,
         at: Option<RepoCommit<'_>>,
+        range: (u64, u64),
+        cancel: &Cancel,
+    ) -> Result<Vec<u8>, HubError> {
+        self.part_soon(file, at, range, cancel, wait_max(cancel))
+    }
+
+    /// The same for who waits no longer than `wait_max` where the hub asks for that.
+    pub(crate) fn part_soon(
+        &self,
+        file: &PlannedFile,
+        at: Option<RepoCommit<'_>>,
         (start, end): (u64, u64),
         cancel: &Cancel,
+        wait_max: Duration,
     ) -> Result<Vec<u8>, HubError> {
         let attempt = format!("read bytes {start} to {end} of {}", file.name);
         if end > file.size || end.saturating_sub(start) > BYTES_MAX {
@@ -54,7 +66,7 @@ impl Client {
                     self.forget_located(&file.uri); // another host may have more to spare
                 }
                 waited = waited.saturating_add(wait);
-                check_wait(&answer.uri, waited, wait_max(cancel))?;
+                check_wait(&answer.uri, waited, wait_max)?;
                 pause_as_asked(cancel, wait)?;
                 continue;
             }

@@ -79,7 +79,7 @@ pub fn resolve(
     match reference {
         Reference::Hub(hub) => resolve_hub(client, hub, memory, cancel),
         Reference::Registry(registry) => crate::registry::resolve(client, registry, cancel),
-        Reference::Url(url) => resolve_url(client, url),
+        Reference::Url(url) => resolve_url(client, url, cancel),
         Reference::Path(path) => {
             let text = crate::errors::quoted(&path.display().to_string());
             Err(HubError::Reference { text, reason: ReferenceProblem::Path })
@@ -178,15 +178,12 @@ fn planned(client: &Client, snapshot: &Snapshot, file: &RepoFile) -> Result<Plan
 }
 
 /// One file at an address: its size is what the host answers to a range of one byte.
-fn resolve_url(client: &Client, url: &str) -> Result<FetchPlan, HubError> {
+fn resolve_url(client: &Client, url: &str, cancel: &Cancel) -> Result<FetchPlan, HubError> {
     let shown = address::without_query(url);
     let refused = || HubError::Reference { text: shown.clone(), reason: ReferenceProblem::NoAddress };
     let uri: Uri = url.parse().map_err(|_| refused())?;
     let (host, attempt) = (address::host(&uri), format!("ask for {shown}"));
-    let answer = client.get(&uri, Some((0, 1))).map_err(|failure| match failure {
-        Failure::Final(error) => error,
-        Failure::Connection(error) => crate::client::unreachable(&uri, &attempt, 1, error),
-    })?;
+    let answer = client.get_again(&uri, Some((0, 1)), &attempt, cancel)?;
     if answer.status != 206 {
         return Err(match answer.status {
             200 => HubError::Lacks {

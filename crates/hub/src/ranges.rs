@@ -19,6 +19,9 @@ use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
+/// An attempt that brings less of a chunk, but for its end, is as good as one that brings nothing: a host
+/// that sends a byte and falls silent would be asked for ever.
+const PROGRESS_BYTES_MIN: usize = 1 << 10;
 /// A range with so small a part of the rate of the chunk before it is asked for again: on one connection of
 /// many the line may be bad. Each time the part becomes a quarter: the whole line may be slow now.
 const SLOW_PART: u64 = 32;
@@ -59,7 +62,7 @@ pub(crate) struct Fetch<'a> {
     pub(crate) wrong: AtomicU32,
     /// Bytes a second of the last chunk, not a small one, that came in one piece; 0 before.
     pub(crate) chunk_rate: AtomicU64,
-    /// Attempts without a single byte between them.
+    /// Attempts that bring nothing, in a row.
     pub(crate) tries_max: u32,
     /// The longest wait that the hub may ask for, in all.
     pub(crate) wait_max: Duration,
@@ -84,6 +87,14 @@ impl From<HubError> for RangeError {
     fn from(error: HubError) -> Self {
         Self::Final(error)
     }
+}
+
+/// Attempts in a row that brought nothing: that failed, and that the hub answered with a wish to wait, which
+/// is no failure.
+#[derive(Default)]
+struct Tries {
+    failed: u32,
+    limited: u32,
 }
 
 /// What has come of a chunk. Its memory is used for the next one again, without being cleared.
@@ -146,7 +157,7 @@ impl PartialChunk {
 impl Fetch<'_> {
     /// One fetcher: claims chunks and brings them until there are none, or somebody ends the work.
     pub(crate) fn run(&self, fetcher: usize) {
-        let (mut partial, mut tries) = (PartialChunk::default(), 0);
+        let (mut partial, mut tries) = (PartialChunk::default(), Tries::default());
         // Until everything was read: the reader may find that a chunk of an earlier attempt has to come
         // again.
         while !self.work.is_over() {
@@ -158,13 +169,14 @@ impl Fetch<'_> {
                 self.work.wait(Duration::from_millis(50));
                 continue;
             }
-            let before = partial.len;
+            let before = (partial.index, partial.len);
             let result = self.fetch_claim(fetcher, &mut partial, &mut tries);
-            if partial.len > before {
-                tries = 0; // what came of the chunk stays, and the next request begins behind it
+            if self.has_come_nearer(&partial, before) {
+                // What came of the chunk stays, and the next request begins behind it.
+                tries = Tries::default();
             }
             let Err(trouble) = result else { continue };
-            if let Err(error) = self.overcome(trouble, &mut tries) {
+            if let Err(error) = self.overcome(fetcher, trouble, &mut tries) {
                 // While members still give, the failure is reported only when they have ended.
                 tracing::debug!(%error, file = %self.file.name, "the hub gives nothing more of a file");
                 self.work.fail(error);
@@ -173,33 +185,47 @@ impl Fetch<'_> {
         self.work.release(fetcher);
     }
 
+    /// Whether enough of a chunk has come since it was so much of that one.
+    fn has_come_nearer(&self, partial: &PartialChunk, before: (Option<u32>, usize)) -> bool {
+        let Some(index) = partial.index else { return false };
+        let came = partial.len.saturating_sub(if before.0 == Some(index) { before.1 } else { 0 });
+        let (start, end) = self.work.range(index);
+        let left = (end - start).saturating_sub(partial.len as u64);
+        came >= PROGRESS_BYTES_MIN || (came > 0 && left < PROGRESS_BYTES_MIN as u64)
+    }
+
     /// Waits as the failure asks; an error if it is for good.
-    fn overcome(&self, trouble: RangeError, tries: &mut u32) -> Result<(), HubError> {
+    fn overcome(&self, fetcher: usize, trouble: RangeError, tries: &mut Tries) -> Result<(), HubError> {
         let attempt = self.attempt();
-        *tries += 1;
+        match trouble {
+            RangeError::Limited(_) => tries.limited += 1,
+            _ => tries.failed += 1,
+        }
+        let failed = tries.failed;
         match trouble {
             RangeError::Final(error) => return Err(error),
-            RangeError::Passing(error) if *tries >= self.tries_max || !retry::is_passing(&error) => {
-                return Err(client::unreachable(&self.file.uri, &attempt, *tries, error));
+            RangeError::Passing(error) if failed >= self.tries_max || !retry::is_passing(&error) => {
+                return Err(client::unreachable(&self.file.uri, &attempt, failed, error));
             }
-            RangeError::Unavailable(answer) if *tries >= self.tries_max => {
+            RangeError::Unavailable(answer) if failed >= self.tries_max => {
                 return Err(self.client.refusal(*answer, &attempt, self.hub_repo()));
             }
-            RangeError::Passing(error) => self.forget_after_tries(*tries, &error),
+            RangeError::Passing(error) => self.forget_after_tries(failed, &error),
             RangeError::Unavailable(answer) => {
-                self.forget_after_tries(*tries, &ureq::Error::StatusCode(answer.status));
+                self.forget_after_tries(failed, &ureq::Error::StatusCode(answer.status));
             }
             RangeError::Expired(answer) => {
                 self.forget_location();
-                if *tries >= retry::TRIES_MAX {
+                if failed >= retry::TRIES_MAX {
                     return Err(self.client.refusal(*answer, &attempt, self.hub_repo()));
                 }
-                if *tries == 1 {
+                if failed == 1 {
                     return Ok(());
                 }
             }
             RangeError::Limited(answer) => {
-                let wait = retry::asked_wait(answer.status, &answer.headers, *tries).unwrap_or_default();
+                let wait =
+                    retry::asked_wait(answer.status, &answer.headers, tries.limited).unwrap_or_default();
                 if answer.status != 429 {
                     self.forget_location(); // another host may have more to spare
                 }
@@ -216,14 +242,15 @@ impl Fetch<'_> {
                 }
             }
         }
-        if self.cancel.wait(retry::backoff(*tries - 1)) { Err(HubError::Cancelled) } else { Ok(()) }
+        self.work.wait_to_ask(fetcher);
+        if self.cancel.wait(retry::backoff(failed - 1)) { Err(HubError::Cancelled) } else { Ok(()) }
     }
 
     fn fetch_claim(
         &self,
         fetcher: usize,
         partial: &mut PartialChunk,
-        tries: &mut u32,
+        tries: &mut Tries,
     ) -> Result<(), RangeError> {
         let Some((mut next, end)) = self.work.claimed(fetcher) else { return Ok(()) };
         partial.begin(next);
@@ -232,6 +259,7 @@ impl Fetch<'_> {
         }
         let start = self.work.range(next).0 + partial.len as u64;
         let stop = self.work.range(end - 1).1;
+        self.work.note_asked(fetcher);
         let answer = self.open(start, stop)?;
         let mut body = answer.body.into_reader();
         // Where another source was sooner, the claim begins behind what this answer goes on with.
@@ -254,7 +282,7 @@ impl Fetch<'_> {
             self.work.write(fetcher, next);
             partial.clear();
             next += 1;
-            *tries = 0;
+            *tries = Tries::default();
             if !self.work.is_wanted(fetcher) {
                 self.work.release(fetcher);
             }

@@ -11,15 +11,15 @@ pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(600);
 /// Without a number in the answer.
 const RETRY_AFTER_DEFAULT: Duration = Duration::from_secs(30);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// Attempts without a single byte between them.
+/// Attempts that bring nothing, in a row.
 pub(crate) const TRIES_MAX: u32 = 9;
 
 /// How long an answer asks to wait: one that says that there were too many requests (429) always, one that
-/// says that the host is overloaded where it says for how long. That one may repeat itself: after several
-/// tries it is never asked again at once.
+/// says that the host is overloaded where it says for how long. Either may repeat itself: after several tries
+/// it is never asked again at once.
 pub(crate) fn asked_wait(status: u16, headers: &HeaderMap, tries: u32) -> Option<Duration> {
     match status {
-        429 => Some(retry_after(headers).max(Duration::from_millis(100))),
+        429 => Some(retry_after(headers).max(backoff(tries.saturating_sub(1)))),
         502..=504 => Some(said_wait(headers)?.max(backoff(tries.saturating_sub(1)))),
         _ => None,
     }
@@ -136,7 +136,8 @@ mod tests {
             (wait(503, None, 1), wait(500, Some("7"), 1), wait(200, Some("7"), 1)),
             (None, None, None)
         );
-        assert_eq!((wait(429, None, 1), wait(429, Some("0"), 9)), (Some(30_000), Some(100)));
+        assert_eq!((wait(429, None, 1), wait(429, Some("0"), 1)), (Some(30_000), Some(200)));
+        assert_eq!((wait(429, Some("0"), 9), wait(429, Some("60"), 9)), (Some(10_000), Some(60_000)));
         assert_eq!((wait(503, Some("0"), 1), wait(503, Some("0"), 9)), (Some(200), Some(10_000)));
     }
 

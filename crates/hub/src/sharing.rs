@@ -28,6 +28,10 @@ pub trait Sharer {
     fn brings(&self, chunk: u32) -> bool;
     /// Whether it asks the hub for the chunk, unless another brings it.
     fn wants(&self, chunk: u32) -> bool;
+    /// Whether anything is on its way to it. One that has to wait for the hub keeps no share.
+    fn is_fetching(&self) -> bool {
+        true
+    }
 }
 
 /// What another node has of a file of which it fetches, too.
@@ -56,6 +60,10 @@ impl Sharer for OtherFetch {
 
     fn wants(&self, _: u32) -> bool {
         self.is_whole
+    }
+
+    fn is_fetching(&self) -> bool {
+        self.state.coming.has_any()
     }
 }
 
@@ -170,12 +178,17 @@ impl<'a, S: Sharer> Fetchers<'a, S> {
     }
 
     /// Of so many chunks that an owner has not begun, those that another node takes over: each another part,
-    /// and the owner keeps the first one, with which it goes on.
+    /// and the owner keeps the first one, with which it goes on, if it fetches at all.
     fn taken_over(&self, taker: [u8; 32], owner: [u8; 32], chunks: usize) -> std::ops::Range<usize> {
         let position = |id| self.ids.iter().position(|other| *other == id).unwrap_or(0);
         let nodes = self.ids.len();
         let part = (position(taker) + nodes - position(owner)) % nodes;
-        (chunks * part).div_ceil(nodes)..(chunks * (part + 1)).div_ceil(nodes)
+        let is_fetching = self.others.iter().any(|other| other.node() == owner && other.is_fetching());
+        let (part, parts) = match part.checked_sub(1).filter(|_| !is_fetching) {
+            Some(part_of_others) => (part_of_others, nodes - 1),
+            None => (part, nodes),
+        };
+        (chunks * part).div_ceil(parts)..(chunks * (part + 1)).div_ceil(parts)
     }
 }
 
@@ -265,7 +278,8 @@ mod tests {
     #[test]
     fn who_is_done_takes_over_the_end_of_what_others_have_not_begun_each_another_part() {
         let (none, now) = (|_: u32| false, Instant::now());
-        let (first, second, third) = (other(1, none, none), other(2, none, none), other(3, none, none));
+        let first = other(1, none, |index| index == COUNT - 1);
+        let (second, third) = (other(2, none, none), other(3, none, none));
         let others_of_second = [first.clone(), third];
         let fetchers = Fetchers::new([2; 32], &others_of_second, COUNT);
         let of_first: Vec<u32> = (0..COUNT).filter(|index| fetchers.owner(*index) == [1; 32]).collect();
@@ -278,6 +292,30 @@ mod tests {
         assert!(!by_second.is_empty() && !by_third.is_empty());
         assert!(by_second.iter().all(|index| !by_third.contains(index)), "{by_second:?} {by_third:?}");
         assert!(!by_second.contains(&of_first[0]) && !by_third.contains(&of_first[0]));
+    }
+
+    #[test]
+    fn of_one_to_which_nothing_is_on_its_way_all_is_taken_over_each_chunk_by_one() {
+        let (none, now) = (|_: u32| false, Instant::now());
+        let waits = || other(1, none, none);
+        // Its own chunks are here, or on their way to the third one.
+        let [second, third] = [2, 3].map(|node| other(node, none, |index| index == 31));
+        let of_second = [waits(), third];
+        let fetchers = Fetchers::new([2; 32], &of_second, COUNT);
+        let of_first: Vec<u32> = (0..COUNT - 1).filter(|index| fetchers.owner(*index) == [1; 32]).collect();
+        let taken_by = |own: u8, wanted: &[u32], others: &[OtherFetch]| -> Vec<u32> {
+            let left = awaited(&mut Sharing::new([own; 32]), now, wanted, others);
+            wanted.iter().copied().filter(|index| !left.contains(index)).collect()
+        };
+        let mut taken = taken_by(2, &of_first, &of_second);
+        assert!(!taken.is_empty() && taken.len() < of_first.len(), "{taken:?}");
+        taken.extend(taken_by(3, &of_first, &[waits(), second]));
+        taken.sort_unstable();
+        assert_eq!(taken, of_first);
+        // The last one as well.
+        assert_eq!(taken_by(2, &of_first[..1], &[waits()]), of_first[..1]);
+        let fetches = other(1, none, |index| index == 31);
+        assert_eq!(taken_by(2, &of_first[..1], &[fetches]), [0; 0]);
     }
 
     #[test]

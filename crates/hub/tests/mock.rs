@@ -263,6 +263,22 @@ fn of_what_a_neighbour_lacks_in_a_range_the_hub_sends_that_alone() {
     assert_eq!(bench.hub.sent_bytes(), 11_000 + CHUNK as u64);
 }
 
+#[test]
+fn a_hub_that_asks_to_wait_for_what_a_neighbour_lacks_holds_up_nothing_that_it_has() {
+    let size = 2 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { limited: Some((1, "30".to_owned())), ..Faults::default() });
+    let (holes, distrusted) = (vec![(0, 1000)], AtomicUsize::new(0));
+    let neighbour = Neighbour { has: bytes(size), until: size as u64, holes, distrusted };
+    let (options, cancel, begun) = (bench.options(), Cancel::default(), Instant::now());
+    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
+    assert_eq!(bench.hub.sent_bytes(), CHUNK as u64, "the range with the hole comes whole");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
 /// Has the end of a file from `from` on, and gives it once `is_time` says so.
 struct LateNeighbour<'a> {
     has: Vec<u8>,
@@ -505,6 +521,36 @@ fn two_that_fetch_one_file_at_once_have_it_and_most_of_it_leaves_the_hub_once() 
     }
     let sent = bench.hub.sent_bytes();
     assert!(sent as usize <= size * 13 / 10, "{sent} bytes left the hub for two of {size}");
+}
+
+#[test]
+fn what_one_that_has_to_wait_for_the_hub_has_claimed_the_other_fetches_meanwhile_and_both_have_it() {
+    let size = 24 * CHUNK;
+    let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    bench.hub.set_faults(Faults { limited: Some((1, "60".to_owned())), ..Faults::default() });
+    let (files, folder) = ([PartialFiles::default(), PartialFiles::default()], tempfile::tempdir().unwrap());
+    let waits = FetchingNeighbour::new((1, &files[0]), (2, &files[1]));
+    let fetches = FetchingNeighbour::new((2, &files[1]), (1, &files[0]));
+    // One range alone: it is told to wait, and half of the file is what it has claimed.
+    let one_range = PullOptions { ranges_max: 1, ..bench.options() };
+    let (cancel, other, begun) = (Cancel::default(), Cancel::default(), Instant::now());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| fetch_near(&client, &waits, &plan, &one_range, &cancel, &mut |_| {}));
+        while cancel.hold_up().is_none() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+        let options = PullOptions::new(folder.path().to_owned());
+        let fetched = fetch_near(&client, &fetches, &plan, &options, &other, &mut |_| {});
+        for fetched in [fetched, waiting.join().unwrap()] {
+            assert!(std::fs::read(&fetched.unwrap().path).unwrap() == bytes(size));
+        }
+    });
+    // Half a minute is how long promises of others are waited for.
+    assert!(begun.elapsed() < Duration::from_secs(28), "{:?}", begun.elapsed());
+    let sent = bench.hub.sent_bytes() as usize;
+    assert!(sent <= size + 2 * CHUNK, "{sent} bytes left the hub for two of {size}");
 }
 
 #[test]
@@ -775,6 +821,34 @@ fn a_range_that_trickles_when_another_has_brought_its_chunk_does_not_fail_the_fe
 }
 
 #[test]
+fn waits_that_a_hub_asks_for_are_no_failed_attempts() {
+    let bench = one_file(CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let commit = plan.commit.clone().unwrap();
+    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", CHUNK as u64, None).unwrap();
+    // Of a file in layers the third failure is the end.
+    let limited = Some((3, "0".to_owned()));
+    bench.hub.set_faults(Faults { limited, unavailable: 1, ..Faults::default() });
+    let (store, cancel) = (|_: u32, _: u64, _: &[u8]| Ok(()), Cancel::default());
+    file.fetch_chunks(&client, CHUNK as u32, &[0], &cancel, (&store, &|_| false), &mut |_| {}).unwrap();
+}
+
+#[test]
+fn a_host_that_sends_a_few_bytes_each_time_is_given_up() {
+    let bench = one_file(CHUNK);
+    let client = Client::new(bench.settings());
+    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let commit = plan.commit.clone().unwrap();
+    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", CHUNK as u64, None).unwrap();
+    bench.hub.set_faults(Faults { drip_every: Some(Duration::from_millis(100)), ..Faults::default() });
+    let (store, in_time) = (|_: u32, _: u64, _: &[u8]| Ok(()), Cancel::within(Duration::from_secs(30)));
+    let fetched = file.fetch_chunks(&client, CHUNK as u32, &[0], &in_time, (&store, &|_| false), &mut |_| {});
+    let text = chain(&fetched.unwrap_err());
+    assert!(text.contains("m-Q8_0.gguf") && text.contains("bytes a second"), "{text}");
+}
+
+#[test]
 fn signed_addresses_that_expire_are_renewed() {
     let bench = one_file(24 * CHUNK);
     bench.hub.set_faults(Faults { signature_uses: Some(2), break_every: 3, ..Faults::default() });
@@ -811,11 +885,14 @@ fn an_overloaded_hub_that_says_when_to_come_again_is_waited_for_as_well() {
     assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
     std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
     // One that says "at once" again and again is asked more and more rarely.
-    bench.hub.set_faults(busy(4, "0"));
-    let begun = Instant::now();
-    bench.pull("hf.co/org/repo").unwrap();
-    assert!(begun.elapsed() >= Duration::from_millis(1200), "{:?}", begun.elapsed());
-    std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
+    let too_many = Faults { limited: Some((4, "0".to_owned())), ..Faults::default() };
+    for faults in [busy(4, "0"), too_many] {
+        bench.hub.set_faults(faults);
+        let begun = Instant::now();
+        bench.pull("hf.co/org/repo").unwrap();
+        assert!(begun.elapsed() >= Duration::from_millis(1200), "{:?}", begun.elapsed());
+        std::fs::remove_dir_all(bench.folder.path().join("org")).unwrap();
+    }
     let text = bench.refused(busy(99, "86400"));
     assert!(text.contains("asks to wait 86400 s") && text.contains("600 s are waited at most"), "{text}");
 }
@@ -1234,6 +1311,20 @@ fn a_file_at_an_address_comes_without_a_digest_and_that_is_known() {
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(CHUNK + 3));
     assert!(!exo_hub::Origin::beside(&fetched.path).unwrap().is_verified());
     assert_eq!(bench.options().on_disk(&url.parse().unwrap()).unwrap().path, fetched.path);
+}
+
+#[test]
+fn a_host_of_an_address_that_asks_to_wait_or_is_overloaded_for_a_moment_is_asked_again() {
+    let bench = one_file(CHUNK);
+    let url = format!("{}/org/repo/resolve/main/m-Q8_0.gguf", bench.hub.endpoint());
+    let client = Client::new(bench.settings());
+    let limited = Faults { limited: Some((1, "1".to_owned())), ..Faults::default() };
+    for faults in [limited, Faults { unavailable: 2, ..Faults::default() }] {
+        let name = format!("{faults:?}");
+        bench.hub.set_faults(faults);
+        let plan = bench.plan(&client, &url).unwrap_or_else(|error| panic!("{name}: {}", chain(&error)));
+        assert_eq!(plan.bytes(), CHUNK as u64);
+    }
 }
 
 #[test]

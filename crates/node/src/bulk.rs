@@ -2,6 +2,7 @@
 //!
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
+mod givers;
 mod refused_chunks;
 mod shared_chunks;
 #[cfg(test)]
@@ -21,8 +22,9 @@ use exo_transport::{DialError, Endpoint, FrameError, FrameLimits, FrameReader, F
 use exo_types::{DeviceId, ModelId, NodeId, Transport};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use self::givers::Givers;
 pub(crate) use self::refused_chunks::RefusedChunks;
-pub(crate) use self::shared_chunks::{ChunkShare, SOURCES_MAX, SharedChunks};
+pub(crate) use self::shared_chunks::{ChunkShare, SharedChunks};
 use crate::details::SharedDetails;
 use crate::{dialling, member_checks};
 
@@ -373,18 +375,17 @@ impl Fetcher {
         let manifest: &Manifest = partial.manifest();
         let mut asked = AskedChunks::new(of, manifest, share);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
-            let was_here = partial.has_chunk(chunk);
             let kept = match answer {
                 Ok(bytes) => keep(self.holder, partial.clone(), chunk, bytes).await,
                 Err(error) => Err(error),
             };
-            let is_first = share.answered(Instant::now(), chunk, kept.is_ok());
+            share.answered(Instant::now(), chunk, kept.is_ok());
             match kept {
-                Ok(len) if is_first && !was_here => {
+                Ok(Some(len)) => {
                     progress(FetchProgress::From(self.holder, len));
                     progress(FetchProgress::Stored(len));
                 }
-                Ok(_) => {}
+                Ok(None) => {} // another source was sooner
                 Err(error) => refused(chunk, error)?,
             }
         }
@@ -594,16 +595,17 @@ pub(crate) fn holder_of(node: &NodeView) -> Result<Holder, MemberError> {
     Ok(Holder { node, addresses })
 }
 
+/// Writes a chunk; how long it is, unless it was here.
 async fn keep(
     holder: NodeId,
     partial: Arc<PartialModel>,
     chunk: ChunkRef,
     bytes: bytes::Bytes,
-) -> Result<u64, FetchError> {
+) -> Result<Option<u64>, FetchError> {
     let len = bytes.len() as u64;
-    let written = tokio::task::spawn_blocking(move || partial.write_chunk(chunk, &bytes)).await;
+    let written = tokio::task::spawn_blocking(move || partial.write_new_chunk(chunk, &bytes)).await;
     match written {
-        Ok(Ok(())) => Ok(len),
+        Ok(Ok(is_new)) => Ok(is_new.then_some(len)),
         Ok(Err(error @ exo_store::ChunkError::Store(_))) => Err(FetchError::Disk { reason: chain(&error) }),
         Ok(Err(error)) => Err(FetchError::Wrong { holder, reason: error.to_string() }),
         Err(error) => Err(FetchError::Disk { reason: error.to_string() }),

@@ -53,16 +53,23 @@ struct HubState {
     clients: BTreeMap<ModelId, (Arc<Client>, Instant)>,
     /// Models that a command of this node named. Others are what a member says.
     named: BTreeSet<ModelId>,
-    /// Chunks on their way here.
-    coming: BTreeMap<ModelId, BTreeSet<ChunkRef>>,
+    /// What is on its way here, by the number of its batch.
+    coming: BTreeMap<(ModelId, u64), ComingChunks>,
     /// What fetches under way are for, each with a number of its own.
     wanted: BTreeMap<(ModelId, u64), Vec<ChunkRun>>,
-    wanted_last: u64,
+    last_number: u64,
     relays: usize,
     /// The client for what members ask for of models that no command here named: one, so that its connections
     /// and addresses last.
     without_token: Option<(Arc<Client>, Instant)>,
     hub: HubTries,
+}
+
+/// Chunks that are asked of the hub together.
+struct ComingChunks {
+    chunks: Vec<ChunkRef>,
+    /// Knows how long the hub asks to wait.
+    cancel: Arc<Cancel>,
 }
 
 /// Why chunks did not come from the hub.
@@ -159,6 +166,19 @@ impl HubTries {
     }
 }
 
+impl HubState {
+    fn new_key(&mut self, model: ModelId) -> (ModelId, u64) {
+        self.last_number += 1;
+        (model, self.last_number)
+    }
+
+    /// How long the hub is not to be asked, as it said to an earlier fetch or to one that waits now.
+    fn wait_left(&self, now: Instant) -> Option<Duration> {
+        let of_batches = self.coming.values().filter_map(|batch| batch.cancel.long_wait_left());
+        of_batches.chain(self.hub.wait_left(now)).max()
+    }
+}
+
 impl HubBytes {
     /// As the environment says.
     pub fn new(host: Arc<dyn Host>, data_dir: PathBuf) -> Self {
@@ -193,16 +213,20 @@ impl HubBytes {
         }
     }
 
-    /// Chunks of a model that are on their way here from its hub.
+    /// Chunks of a model that are on their way here from its hub, in order: not those of a batch that has to
+    /// wait for long, as others may get them sooner.
     pub fn coming(&self, model: ModelId) -> Vec<ChunkRef> {
-        self.state.lock().coming.get(&model).map(|all| all.iter().copied().collect()).unwrap_or_default()
+        let state = self.state.lock();
+        let batches = state.coming.range((model, 0)..=(model, u64::MAX)).map(|(_, batch)| batch);
+        let come = batches.filter(|batch| batch.cancel.long_wait_left().is_none());
+        let chunks: BTreeSet<ChunkRef> = come.flat_map(|batch| &batch.chunks).copied().collect();
+        chunks.into_iter().collect()
     }
 
     /// These chunks are wanted as long as what is returned is there.
     pub fn want(&self, model: ModelId, chunks: &[ChunkRef]) -> WantedChunks<'_> {
         let mut state = self.state.lock();
-        state.wanted_last += 1;
-        let key = (model, state.wanted_last);
+        let key = state.new_key(model);
         state.wanted.insert(key, runs(chunks));
         WantedChunks { hub: self, key }
     }
@@ -210,7 +234,7 @@ impl HubBytes {
     /// What is wanted of a model here; nothing while this node does not ask the hub for it itself.
     pub fn wanted(&self, model: ModelId, now: Instant) -> Vec<ChunkRun> {
         let state = self.state.lock();
-        if state.hub.wait_left(now).is_some() || !state.hub.is_to_be_asked(model, now) {
+        if state.wait_left(now).is_some() || !state.hub.is_to_be_asked(model, now) {
             return Vec::new();
         }
         let of_model = state.wanted.range((model, 0)..=(model, u64::MAX));
@@ -230,8 +254,8 @@ impl HubBytes {
             return Err(HubBytesError::Waits { seconds: wait.as_secs() });
         }
         let client = self.client(id)?;
-        let _coming = Coming::begin(self, id, chunks);
         let cancel = CancelOnDrop(Arc::new(Cancel::default()));
+        let _coming = Coming::begin(self, id, chunks, &cancel.0);
         let (told, mut heard) = mpsc::unbounded_channel();
         let (wish, partial, chunks) = (cancel.0.clone(), partial.clone(), chunks.to_vec());
         let work = tokio::task::spawn_blocking(move || {
@@ -311,7 +335,7 @@ impl HubBytes {
 
     /// How long the hub is not to be asked, as it said; `None` too if that is longer than anyone waits.
     pub fn hub_wait(&self, now: Instant) -> Option<Duration> {
-        self.state.lock().hub.wait_left(now)
+        self.state.lock().wait_left(now)
     }
 
     fn note(&self, model: ModelId, now: Instant, fetched: &Result<(), HubError>) {
@@ -402,10 +426,9 @@ fn fetch_file(
     let at = commit_file(client, manifest, file)?;
     let is_here = |index: u32| partial.has_chunk(ChunkRef { file, index });
     let store = |index: u32, _start: u64, bytes: &[u8]| {
-        let was_here = is_here(index);
-        match partial.write_chunk(ChunkRef { file, index }, bytes) {
-            Ok(()) if was_here => Ok(()), // a member was sooner
-            Ok(()) => {
+        match partial.write_new_chunk(ChunkRef { file, index }, bytes) {
+            Ok(false) => Ok(()), // a member was sooner
+            Ok(true) => {
                 told(FetchProgress::Stored(bytes.len() as u64));
                 Ok(())
             }
@@ -447,26 +470,22 @@ impl Drop for CancelOnDrop {
 /// Chunks are on their way as long as this is there.
 struct Coming<'a> {
     hub: &'a HubBytes,
-    model: ModelId,
-    chunks: Vec<ChunkRef>,
+    key: (ModelId, u64),
 }
 
 impl<'a> Coming<'a> {
-    fn begin(hub: &'a HubBytes, model: ModelId, chunks: &[ChunkRef]) -> Self {
-        hub.state.lock().coming.entry(model).or_default().extend(chunks);
-        Self { hub, model, chunks: chunks.to_vec() }
+    fn begin(hub: &'a HubBytes, model: ModelId, chunks: &[ChunkRef], cancel: &Arc<Cancel>) -> Self {
+        let mut state = hub.state.lock();
+        let key = state.new_key(model);
+        let batch = ComingChunks { chunks: chunks.to_vec(), cancel: cancel.clone() };
+        state.coming.insert(key, batch);
+        Self { hub, key }
     }
 }
 
 impl Drop for Coming<'_> {
     fn drop(&mut self) {
-        let mut state = self.hub.state.lock();
-        if let Some(coming) = state.coming.get_mut(&self.model) {
-            self.chunks.iter().for_each(|chunk| _ = coming.remove(chunk));
-            if coming.is_empty() {
-                state.coming.remove(&self.model);
-            }
-        }
+        self.hub.state.lock().coming.remove(&self.key);
     }
 }
 

@@ -13,8 +13,8 @@ mod peers;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use exo_hub::{BLOCK_BYTES, HubError, SourcePace, left_to_others};
@@ -28,7 +28,7 @@ use futures_util::stream::FuturesUnordered;
 
 pub use self::peers::Received;
 use self::peers::{Destination, FileSharer, Lister, Peer, PeerKind, Tell};
-use crate::bulk::{ChunkShare, FetchError, FetchProgress, SOURCES_MAX, SharedChunks};
+use crate::bulk::{ChunkShare, FetchError, FetchProgress, Givers, SharedChunks};
 use crate::hub_bytes::{HubBytes, HubBytesError};
 use crate::library_error::LibraryError;
 use exo_accelerators::chain;
@@ -37,8 +37,9 @@ use exo_accelerators::chain;
 const BATCH_CHUNKS: usize = 64;
 /// The same at first: of two that begin at once, the one that looked first has not seen the other.
 const FIRST_BATCH_CHUNKS: usize = 8;
-/// Rounds at once in which chunks are shared out among members.
+/// Rounds at once in which chunks are shared out among members; and where all that give in them are slow.
 const ROUNDS_MAX: usize = 2;
+const SLOW_ROUNDS_MAX: usize = 6;
 /// Chunks that the hub is asked for at once because members give them too slowly.
 const HELPED_CHUNKS: usize = 8;
 /// As if the hub took so long for a chunk at least: then five seconds of a member's silence are too long, and
@@ -188,19 +189,22 @@ impl<'a> Obtaining<'a> {
     /// begins another one: a member that is slow holds up nothing that others have.
     async fn fetch_from_peers(&self, chunks: &[ChunkRef], tell: Tell<'_>) -> Result<(), LibraryError> {
         let (mut rounds, mut due) = (FuturesUnordered::new(), Instant::now());
-        let mut in_rounds: BTreeSet<ChunkRef> = BTreeSet::new();
+        let (mut in_rounds, mut under_way) = (BTreeSet::<ChunkRef>::new(), Vec::<Weak<SharedChunks>>::new());
         loop {
             let missing = self.missing(chunks);
             if missing.is_empty() {
                 return Ok(());
             }
-            if rounds.len() < ROUNDS_MAX && Instant::now() >= due {
+            under_way.retain(|shared| shared.strong_count() > 0);
+            if rounds.len() < rounds_max(&under_way) && Instant::now() >= due {
                 let (mut given, left) = (self.held_by_peers(&missing), self.left_to_hub());
                 given.retain(|chunk| !left.contains(chunk) && !in_rounds.contains(chunk));
                 if !given.is_empty() {
                     in_rounds.extend(given.iter().copied());
-                    let is_alone = rounds.is_empty();
-                    rounds.push(self.take_from_peers(given.into_iter().collect(), is_alone, tell));
+                    let (given, is_alone) = (given.into_iter().collect::<Vec<_>>(), rounds.is_empty());
+                    let shared = Arc::new(SharedChunks::new(&given));
+                    under_way.push(Arc::downgrade(&shared));
+                    rounds.push(self.take_from_peers(given, shared, is_alone, tell));
                 }
             }
             let look_after = match (rounds.is_empty(), self.has_looked()) {
@@ -226,37 +230,70 @@ impl<'a> Obtaining<'a> {
         self.peers.iter().all(|peer| peer.state().was_looked_at)
     }
 
-    /// Takes chunks from a few members at once: from those first that gave fastest, and in front of them from
-    /// the nearest that gave nothing yet. What one of them does not give, the others are asked for.
+    /// Takes chunks from a few members at once. What one of them does not give, the others are asked for, and
+    /// so are those that have it by then.
     async fn take_from_peers(
         &self,
         given: Vec<ChunkRef>,
+        shared: Arc<SharedChunks>,
         is_alone: bool,
         tell: Tell<'_>,
     ) -> Result<Vec<ChunkRef>, LibraryError> {
         let round = self.rounds_begun.fetch_add(1, Ordering::Relaxed) + 1;
-        let shared = SharedChunks::new(&given);
         let of_hub = shared.whole();
-        let mut peers: Vec<&Peer<'a>> = self.peers.iter().collect();
-        peers.sort_by_cached_key(|peer| Reverse(peer.state().bytes_per_s.unwrap_or(u64::MAX)));
-        let (to, turns) = (self.destination, self.hub_turns.load(Ordering::Relaxed));
+        let turns = self.hub_turns.load(Ordering::Relaxed);
         let is_quiet = || {
             let is_last = self.rounds_begun.load(Ordering::Relaxed) == round;
             let is_hub_quiet = turns.is_multiple_of(2) && self.hub_turns.load(Ordering::Relaxed) == turns;
             is_alone && is_last && is_hub_quiet
         };
-        let coming = || self.left_to_hub();
-        let asks: Vec<_> =
-            peers.into_iter().map(|peer| peer.take(to, shared.share(), coming, is_quiet, tell)).collect();
-        let taken = futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect::<Vec<_>>();
-        let answers = tokio::select! {
-            answers = taken => answers,
+        tokio::select! {
+            taken = self.take_round(&shared, &is_quiet, tell) => taken?,
             error = self.help_from_hub(&of_hub, tell) => return Err(error),
-        };
-        for answer in answers {
-            answer.map_err(|error| LibraryError::Kept(Box::new(error)))?;
         }
         Ok(given)
+    }
+
+    /// Has members give their shares: those first that gave fastest, and in front of them the nearest that
+    /// gave nothing yet. One that is done, or had nothing, begins again when it is needed.
+    async fn take_round(
+        &self,
+        shared: &SharedChunks,
+        is_quiet: &(dyn Fn() -> bool + Send + Sync),
+        tell: Tell<'_>,
+    ) -> Result<(), LibraryError> {
+        let mut peers: Vec<&Peer<'a>> = self.peers.iter().collect();
+        peers.sort_by_cached_key(|peer| Reverse(peer.state().bytes_per_s.unwrap_or(u64::MAX)));
+        let (to, coming) = (self.destination, || self.left_to_hub());
+        let take = |at: usize, each: Option<Duration>| {
+            let (peer, share) = (peers[at], shared.share_of(each));
+            async move { (at, peer.take(to, share, coming, is_quiet, tell).await) }
+        };
+        let mut busy: BTreeSet<usize> = (0..peers.len()).collect();
+        let mut givers = Givers::new(shared, busy.iter().map(|at| take(*at, None)).collect());
+        let mut looked = Instant::now();
+        loop {
+            tokio::select! {
+                taken = givers.next() => {
+                    let Some((at, taken)) = taken else { return Ok(()) };
+                    taken.map_err(|error| LibraryError::Kept(Box::new(error)))?;
+                    busy.remove(&at);
+                }
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+            if looked.elapsed() < LOOK_EVERY {
+                continue;
+            }
+            looked = Instant::now();
+            let left = self.left_to_hub();
+            for (at, peer) in peers.iter().enumerate() {
+                let is_free = !busy.contains(&at) && givers.has_room();
+                if is_free && peer.is_needed(to, shared, &left, givers.is_idle()) {
+                    givers.begin(take(at, peer.each(to)));
+                    busy.insert(at);
+                }
+            }
+        }
     }
 
     /// Has the hub bring what members give too slowly, whenever it brings nothing else. Ends with an error of
@@ -435,6 +472,13 @@ impl<'a> Obtaining<'a> {
     }
 }
 
+/// How many rounds there may be at once beside those under way.
+fn rounds_max(under_way: &[Weak<SharedChunks>]) -> usize {
+    let now = Instant::now();
+    let is_slow = under_way.iter().filter_map(Weak::upgrade).all(|shared| shared.is_slow(now));
+    if is_slow { SLOW_ROUNDS_MAX } else { ROUNDS_MAX }
+}
+
 /// The files of a model that members may pull whole, where a chunk is a block of such a pull and the hub says
 /// which file it is.
 fn pulled_kinds(manifest: &Manifest) -> Vec<PeerKind> {
@@ -525,16 +569,16 @@ mod tests {
         assert_eq!(counts.0.load(Ordering::SeqCst), 2, "it is asked once more");
     }
 
-    /// Fetches the demo model from two members, of which the second takes so long for a chunk: how many
-    /// chunks each was asked for, how many there are, and how long that took.
-    async fn asked_of_two(second_takes: Duration) -> ([usize; 2], usize, Duration) {
+    /// Fetches the demo model from members that take so long for a chunk: how many chunks each was asked for,
+    /// how many there are, and how long that took.
+    async fn asked_of<const N: usize>(takes_ms: [u64; N]) -> ([usize; N], usize, Duration) {
         let folder = tempfile::tempdir().unwrap();
         let (from, _) = Store::open(&folder.path().join("from")).unwrap();
         let (to, _) = Store::open(&folder.path().join("to")).unwrap();
         let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
         let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
         let [whole, _] = lists(&folder.path().join("holder"), &from, id, ChunkRef { file: 0, index: 10 });
-        let (from, asked) = (Arc::new(from), Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]));
+        let (from, asked) = (Arc::new(from), Arc::new([const { AtomicUsize::new(0) }; N]));
         let answer = |number: usize| -> FakeAnswer {
             let (from, asked, whole) = (from.clone(), asked.clone(), whole.clone());
             Box::new(move |ask| match ask {
@@ -546,7 +590,8 @@ mod tests {
                 _ => (KIND_REFUSED, b"no hub here".to_vec()),
             })
         };
-        let answers = vec![(answer(0), Duration::from_millis(5)), (answer(1), second_takes)];
+        let answers = takes_ms.iter().enumerate();
+        let answers = answers.map(|(at, ms)| (answer(at), Duration::from_millis(*ms))).collect();
         let members = FakeMember::start_each(answers).await;
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
         let holders: Vec<Holder> =
@@ -559,22 +604,101 @@ mod tests {
         obtaining.run(&all, &mut note).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
         assert_eq!(stored, all.len(), "each counts once");
-        ([0, 1].map(|number: usize| asked[number].load(Ordering::SeqCst)), all.len(), begun.elapsed())
+        let asked = std::array::from_fn(|number| asked[number].load(Ordering::SeqCst));
+        (asked, all.len(), begun.elapsed())
     }
 
     #[tokio::test]
     async fn two_members_that_have_the_chunks_share_them() {
-        let (asked, chunks, _) = asked_of_two(Duration::from_millis(5)).await;
+        let (asked, chunks, _) = asked_of([5, 5]).await;
         assert!(asked.iter().all(|count| *count > 0), "{asked:?}");
         assert_eq!(asked.iter().sum::<usize>(), chunks);
     }
 
     #[tokio::test]
     async fn what_a_trickling_member_was_asked_for_at_the_end_another_member_brings() {
-        let (asked, _, took) = asked_of_two(Duration::from_millis(1500)).await;
+        let (asked, _, took) = asked_of([5, 1500]).await;
         assert!(asked[1] > 0, "{asked:?}");
         // Eight chunks are asked of a member ahead.
         assert!(took < Duration::from_secs(9), "{took:?}");
+    }
+
+    #[tokio::test]
+    async fn a_fourth_member_gives_what_three_that_trickle_would_take_minutes_for() {
+        let (asked, chunks, took) = asked_of([20_000, 20_000, 20_000, 5]).await;
+        assert!(asked[3] == chunks && asked[..3].iter().all(|count| *count > 0), "{asked:?}");
+        assert!(took < Duration::from_secs(15), "{took:?}");
+    }
+
+    /// What a member says to have of the demo model by then: these chunks, from a number of looks on.
+    fn list_from(
+        (folder, from, id): (&std::path::Path, &Store, exo_types::ModelId),
+        name: &str,
+        (chunk, looks): (u32, usize),
+    ) -> impl Fn() -> (u8, Vec<u8>) + Send + Sync + use<> {
+        let (holder, _) = Store::open(&folder.join(name)).unwrap();
+        let held = holder.prepare(&from.manifest(id).unwrap()).unwrap();
+        let before = encoded(&held.held(), Vec::new());
+        let chunk = ChunkRef { file: 0, index: chunk };
+        held.write_chunk(chunk, &from.read_chunk(id, chunk).unwrap()).unwrap();
+        let (after, looked) = (encoded(&held.held(), Vec::new()), AtomicUsize::new(0));
+        move || {
+            let has_it = looked.fetch_add(1, Ordering::SeqCst) >= looks;
+            (KIND_BYTES, if has_it { after.clone() } else { before.clone() })
+        }
+    }
+
+    /// Members with one chunk each, from so many looks on, that take so long for it: when the last of these
+    /// chunks was here, and how many counted by then.
+    async fn came_of(members: &[((u32, usize), u64)]) -> (Duration, usize) {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
+        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+        let (partial, from) = (to.prepare(&from.manifest(id).unwrap()).unwrap(), Arc::new(from));
+        let answers = members.iter().enumerate().map(|(number, (has, takes_ms))| {
+            let list = list_from((folder.path(), &from, id), &format!("member {number}"), *has);
+            let from = from.clone();
+            let answer: FakeAnswer = Box::new(move |ask| match ask {
+                Ask::Held(_) => list(),
+                Ask::Chunk { model, chunk } => (KIND_BYTES, from.read_chunk(model, chunk).unwrap()),
+                _ => (KIND_REFUSED, b"no hub here".to_vec()),
+            });
+            (answer, Duration::from_millis(*takes_ms))
+        });
+        let fakes = FakeMember::start_each(answers.collect()).await;
+        let holders: Vec<Holder> = fakes.iter().map(holder).collect();
+        let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
+        let wanted: BTreeSet<u32> = members.iter().map(|((chunk, _), _)| *chunk).collect();
+        let all: Vec<ChunkRef> = wanted.iter().map(|index| ChunkRef { file: 0, index: *index }).collect();
+        let (begun, mut stored) = (Instant::now(), 0);
+        let mut note = |news| stored += usize::from(matches!(news, FetchProgress::Stored(_)));
+        let obtaining = Obtaining::new(&fakes[0].own, &hub, &partial, (&holders, &[]), &|_, _| {});
+        let last = all[all.len() - 1];
+        let is_here = async {
+            while !partial.has_chunk(last) {
+                tokio::time::sleep(FIRST_LOOK_EVERY).await;
+            }
+        };
+        tokio::select! {
+            fetched = obtaining.run(&all, &mut note) => fetched.unwrap(),
+            () = is_here => {}
+        }
+        (begun.elapsed(), stored)
+    }
+
+    #[tokio::test]
+    async fn what_a_trickling_member_was_asked_for_one_that_has_it_by_now_brings() {
+        // The first takes longer than the test may, and shorter than an answer may take.
+        let (took, stored) = came_of(&[((0, 0), 25_000), ((0, 8), 5)]).await;
+        assert!(Duration::from_secs(4) < took && took < Duration::from_secs(12), "{took:?}");
+        assert!(stored <= 1, "it counts once: {stored}");
+    }
+
+    #[tokio::test]
+    async fn what_a_member_has_does_not_wait_for_two_rounds_of_trickling_ones() {
+        let (took, _) = came_of(&[((0, 0), 25_000), ((1, 4), 25_000), ((2, 12), 5)]).await;
+        assert!(took < Duration::from_secs(15), "{took:?}");
     }
 
     #[tokio::test]
@@ -755,6 +879,29 @@ mod tests {
             let (size, sent) = (crate::DEMO_MODEL.len() as u64, mock.sent_bytes());
             assert!(size <= sent && sent <= size + size / 20, "{kind}: {sent} bytes of {size}");
             assert!(begun.elapsed() < Duration::from_secs(20), "an answer may take 30 s");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_has_to_wait_because_the_hub_asks_for_that_is_on_its_way_nowhere() {
+        let (manifest, mock) = of_hub(SMALL_CHUNK);
+        mock.set_faults(Faults { limited: Some((99, "9".to_owned())), ..Faults::default() });
+        let folder = tempfile::tempdir().unwrap();
+        let (partial, hub) = node(folder.path(), &manifest, &mock, 0..0);
+        let (wanted, id, mut ignore) = (chunks(0..8), partial.id(), |_: FetchProgress| {});
+        let _wanted = hub.want(id, &wanted);
+        assert!(!hub.wanted(id, Instant::now()).is_empty());
+        let asked = async {
+            while hub.hub_wait(Instant::now()).is_none() {
+                tokio::time::sleep(FIRST_LOOK_EVERY).await;
+            }
+        };
+        tokio::select! {
+            fetched = hub.fetch(&partial, &wanted, &mut ignore) => panic!("{fetched:?}"),
+            () = asked => {
+                let coming = hub.coming(id);
+                assert!(coming.is_empty() && hub.wanted(id, Instant::now()).is_empty(), "{coming:?}");
+            }
         }
     }
 

@@ -185,6 +185,11 @@ impl PartialModel {
     /// Verifies the bytes, as far as their hash is known, and writes them. Writing a chunk that is held does
     /// nothing.
     pub fn write_chunk(&self, chunk: ChunkRef, bytes: &[u8]) -> Result<(), ChunkError> {
+        self.write_new_chunk(chunk, bytes).map(drop)
+    }
+
+    /// The same; whether the chunk was not held. Of several that write it at once it is new for one.
+    pub fn write_new_chunk(&self, chunk: ChunkRef, bytes: &[u8]) -> Result<bool, ChunkError> {
         let model = self.id;
         let len = self.manifest.chunk_len(chunk).ok_or(ChunkError::OutOfRange { model, chunk })?;
         let found_bytes = bytes.len() as u64;
@@ -197,7 +202,7 @@ impl PartialModel {
         }
         let there = self.stay()?;
         if self.has_chunk(chunk) {
-            return Ok(());
+            return Ok(false);
         }
         if known.is_none() {
             self.forget_check()?;
@@ -209,9 +214,10 @@ impl PartialModel {
             Ok(file.metadata().and_then(|about| about.modified()).ok())
         });
         let modified = written.map_err(|e| failed("write", &path, found_bytes, e))?;
-        let is_due = {
+        let (is_new, is_due) = {
             let mut state = self.state();
-            if state.held.add(chunk, len) {
+            let is_new = state.held.add(chunk, len);
+            if is_new {
                 state.unsynced.push(chunk);
                 if known.is_none() {
                     state.recorded.note(chunk, hash);
@@ -219,13 +225,13 @@ impl PartialModel {
                 state.verified.add(chunk, len);
             }
             state.modified[chunk.file as usize] = modified;
-            state.unsynced.len() >= UNSYNCED_MAX || self.is_complete_in(&state)
+            (is_new, state.unsynced.len() >= UNSYNCED_MAX || self.is_complete_in(&state))
         };
         drop(there); // `flush` waits for its turn, which a removal may have
         if is_due {
             self.flush()?;
         }
-        Ok(())
+        Ok(is_new)
     }
 
     /// The bytes of a chunk that is held. One that is not what it was when it came is held no more.

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use exo_api::{HubToken, PrunedView, PullRequest, VariantView};
 use exo_hub::{
-    Cancel, FetchPlan, Fetched, KeptDownloads, Memory, Origin, Progress, PullOptions, Reference, Settings,
+    Cancel, FetchPlan, Fetched, HubError, KeptDownloads, Memory, Origin, Progress, PullOptions, Reference,
+    Settings,
 };
 use exo_node::{DataDir, HeadReader, found_repo_view, repo_view};
 use exo_store::{CachedModel, DiskBudget, ModelRecord, Store};
@@ -318,15 +319,35 @@ fn fetch_here(
         exo_node::check_opens(&mut HeadReader::new(&client, cancel, data_dir), &plan, needed_bytes)?;
     }
     let room = budget.take(None, needed_bytes)?;
-    plan.link_unchanged(&options.root, &copies, cancel)?;
+    let linked = plan.link_unchanged(&options.root, &copies, cancel)?;
     drop(room); // where this disk has no hard links, or has damaged a file, more is fetched
-    let _room = budget.take(None, plan.missing_bytes(&options.root))?;
+    let fetched = match budget.take(None, plan.missing_bytes(&options.root)) {
+        Ok(_room) => fetch_planned(&client, reference, &plan, options, cancel).map_err(anyhow::Error::from),
+        Err(error) => Err(error.into()),
+    };
+    // The next attempt does not read these files again. After any other failure no one may come for them.
+    let is_interruption =
+        |error: &anyhow::Error| error.downcast_ref::<HubError>().is_some_and(HubError::is_interruption);
+    if fetched.as_ref().is_err_and(|error| !is_interruption(error)) {
+        linked.iter().for_each(|path| _ = std::fs::remove_file(path));
+    }
+    fetched
+}
+
+/// Fetches what the plan lacks on this disk, with a bar.
+fn fetch_planned(
+    client: &exo_hub::Client,
+    reference: &Reference,
+    plan: &FetchPlan,
+    options: &PullOptions,
+    cancel: &Cancel,
+) -> Result<Fetched, HubError> {
     let bar = ui::bar(
         plan.bytes(),
         "{spinner} [{bar:30}] {bytes} of {total_bytes}, {bytes_per_sec}{time_left}  {msg}",
     );
     let mut lines = ui::WaitLines::begin();
-    let fetched = exo_hub::fetch(&client, &plan, options, cancel, &mut |p: &Progress| {
+    let fetched = exo_hub::fetch(client, plan, options, cancel, &mut |p: &Progress| {
         lines.tell(&pulls::fetched_text(reference, p.done_bytes, p.total_bytes));
         bar.set_position(p.received_bytes);
         bar.set_message(match cancel.hold_up() {
@@ -335,7 +356,7 @@ fn fetch_here(
         });
     });
     bar.finish_and_clear();
-    Ok(fetched?)
+    fetched
 }
 
 /// What is about to be fetched, why, and what it may be used for. Before the first byte.
@@ -497,9 +518,41 @@ fn prune_without_node(data_dir: &Path, root: &Path) -> anyhow::Result<(usize, u6
 
 #[cfg(test)]
 mod tests {
-    use exo_store::ChunkRef;
+    use exo_mock_hub::{Faults, MockHub, Repository};
+    use exo_store::{ChunkRef, DiskLimits};
 
     use super::*;
+
+    #[test]
+    fn what_a_fetch_that_fails_took_of_an_older_commit_does_not_stay() {
+        let (folder, hub) = (tempfile::tempdir().unwrap(), MockHub::start().unwrap());
+        let put = |commit: &str, second: u8| {
+            let parts = ["m-Q8_0-00001-of-00002.gguf", "m-Q8_0-00002-of-00002.gguf"];
+            let mut repository =
+                Repository::new(&[(parts[0], vec![1; 1000]), (parts[1], vec![second; 1000])]);
+            repository.commit = commit.repeat(40);
+            hub.put("org/repo", repository);
+        };
+        let options = PullOptions::new(folder.path().join("hub"));
+        let limits = DiskLimits { reserve_bytes: Some(0), ..DiskLimits::default() };
+        let budget = DiskBudget::new(folder.path(), limits);
+        let reference: Reference = "hf.co/org/repo".parse().unwrap();
+        let fetch = || {
+            let settings = Settings::of(&hub.endpoint()).unwrap();
+            fetch_here(&reference, settings, &options, &budget, &Cancel::default())
+        };
+        put("e", 2);
+        fetch().unwrap();
+        put("f", 3);
+        hub.set_faults(Faults { wrong_byte_at: Some(5), ..Faults::default() });
+        let error = fetch().unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(HubError::Digest { .. })), "{error}");
+        let newer = options.root.join("org/repo").join("f".repeat(40)).join("Q8_0");
+        let left: Vec<_> = std::fs::read_dir(&newer).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert!(left.is_empty(), "{left:?}");
+        hub.set_faults(Faults::default());
+        fetch().unwrap();
+    }
 
     #[test]
     fn without_a_nodes_answer_nothing_goes_that_a_node_may_use() {

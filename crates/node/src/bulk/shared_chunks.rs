@@ -12,8 +12,6 @@ use exo_hub::SourcePace;
 use exo_stdx::Mutex;
 use exo_store::ChunkRef;
 
-/// Members that are asked at once: more share the same line of this node, and each holds answers in memory.
-pub const SOURCES_MAX: usize = 3;
 /// For a member without anything to do to see what others do not bring: it hangs up after a minute.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 /// Between two looks at how the others are doing.
@@ -64,12 +62,18 @@ impl SourceState {
 }
 
 impl ShareState {
-    /// What others bring too slowly for a source that takes `each` for a chunk, the last first. What they
-    /// were not asked for yet is left to them, unless all that have it are slow of themselves.
-    fn overdue(&self, source: usize, now: Instant, each: Option<Duration>) -> Vec<ChunkRef> {
+    /// Of what a source `has` that takes `each` for a chunk, what others bring too slowly, the last first.
+    /// What they were not asked for yet is left to them, unless all that have it are slow of themselves.
+    fn overdue(
+        &self,
+        source: Option<usize>,
+        now: Instant,
+        each: Option<Duration>,
+        has: impl Fn(ChunkRef) -> bool,
+    ) -> Vec<ChunkRef> {
         let others = || {
             let all = self.sources.iter().enumerate();
-            all.filter(move |(index, _)| *index != source).map(|(_, other)| other)
+            all.filter(move |(index, _)| Some(*index) != source).map(|(_, other)| other)
         };
         let is_overdue = |chunk: &ChunkRef| {
             others().all(|other| {
@@ -85,16 +89,26 @@ impl ShareState {
         };
         let under_way = others().flat_map(|other| other.under_way.iter().rev());
         let mut overdue: Vec<ChunkRef> = Vec::new();
-        for chunk in under_way.copied().filter(is_overdue) {
+        for chunk in under_way.copied().filter(|chunk| has(*chunk) && is_overdue(chunk)) {
             if !overdue.contains(&chunk) {
                 overdue.push(chunk);
             }
         }
         if others().any(is_slow) {
-            overdue.extend(self.waiting.iter().rev().copied().filter(is_left_lying).take(LEFT_LYING_MAX));
+            let left = self.waiting.iter().rev().filter(|chunk| has(**chunk) && is_left_lying(*chunk));
+            overdue.extend(left.take(LEFT_LYING_MAX));
         }
-        overdue.retain(|chunk| self.sources[source].has(*chunk));
         overdue
+    }
+
+    fn overdue_for(&self, source: usize, now: Instant, each: Option<Duration>) -> Vec<ChunkRef> {
+        self.overdue(Some(source), now, each, |chunk| self.sources[source].has(chunk))
+    }
+
+    /// The sources that owe something, and whether each is slow.
+    fn busy(&self, now: Instant) -> impl Iterator<Item = bool> {
+        let busy = self.sources.iter().filter(|source| !source.under_way.is_empty());
+        busy.map(move |source| source.pace.is_slow(now))
     }
 
     /// A chunk that did not come waits again, unless another source brings it as well. Who has looked at it
@@ -122,6 +136,11 @@ impl SharedChunks {
 
     /// The share of one more member: nothing until it is known what it [has](ChunkShare::offer).
     pub fn share(&self) -> ChunkShare<'_> {
+        self.share_of(None)
+    }
+
+    /// The same of a member that took so long for a chunk when it gave some last.
+    pub fn share_of(&self, each: Option<Duration>) -> ChunkShare<'_> {
         let mut state = self.state.lock();
         state.sources.push(SourceState {
             offered: Vec::new(),
@@ -129,7 +148,7 @@ impl SharedChunks {
             under_way: Vec::new(),
             was_asked: false,
             is_to_begin: true,
-            pace: SourcePace::new(Instant::now()),
+            pace: SourcePace::known(Instant::now(), each),
         });
         ChunkShare { shared: self, source: state.sources.len() - 1 }
     }
@@ -145,6 +164,28 @@ impl SharedChunks {
     pub fn came_back(&self) -> bool {
         let state = self.state.lock();
         state.came_back && !state.waiting.is_empty()
+    }
+
+    /// Whether a chunk that a member `has` waits for someone to be asked for it.
+    pub fn has_waiting(&self, has: impl Fn(ChunkRef) -> bool) -> bool {
+        self.state.lock().waiting.iter().any(|chunk| has(*chunk))
+    }
+
+    /// Whether others bring something too slowly that a member `has`, which gives nothing of these at the
+    /// moment and took `each` for a chunk before.
+    pub fn has_overdue(&self, now: Instant, each: Option<Duration>, has: impl Fn(ChunkRef) -> bool) -> bool {
+        !self.state.lock().overdue(None, now, each, has).is_empty()
+    }
+
+    /// How many members owe something and are slow.
+    pub fn slow_sources(&self, now: Instant) -> usize {
+        self.state.lock().busy(now).filter(|is_slow| *is_slow).count()
+    }
+
+    /// Whether all that owe something are slow.
+    pub fn is_slow(&self, now: Instant) -> bool {
+        let state = self.state.lock();
+        state.busy(now).reduce(|all, one| all && one).unwrap_or(false)
     }
 
     fn is_over(&self) -> bool {
@@ -187,7 +228,7 @@ impl ChunkShare<'_> {
             return None;
         }
         let each = source.pace.each();
-        let chunk = *state.overdue(self.source, now, each).first()?;
+        let chunk = *state.overdue_for(self.source, now, each).first()?;
         state.waiting.remove(&chunk);
         state.sources[self.source].ask(now, chunk);
         Some(chunk)
@@ -197,7 +238,7 @@ impl ChunkShare<'_> {
     /// slowly, and what these slow ones were not asked for yet.
     pub fn take_overdue(&self, now: Instant, each: Option<Duration>, chunks_max: usize) -> Vec<ChunkRef> {
         let mut state = self.shared.state.lock();
-        let mut overdue = state.overdue(self.source, now, each);
+        let mut overdue = state.overdue_for(self.source, now, each);
         overdue.truncate(chunks_max);
         for chunk in &overdue {
             state.waiting.remove(chunk);
@@ -435,6 +476,41 @@ mod tests {
         assert_eq!((late[0], late[1], late.len()), (all[8], all[39], 8));
         let left: Vec<ChunkRef> = std::iter::from_fn(|| member.take_next(at(15_000))).collect();
         assert_eq!((left[0], left.len()), (all[9], 24), "all others but those of the hub");
+    }
+
+    #[test]
+    fn one_that_has_a_chunk_by_now_is_needed_when_the_one_that_was_asked_is_too_slow_and_then_brings_it() {
+        let (all, now) = (chunks(2), Instant::now());
+        let shared = SharedChunks::new(&all);
+        let slow = shared.share();
+        slow.offer(|chunk| chunk.index == 0);
+        assert_eq!(slow.take_next(now), Some(all[0]));
+        let [first, second] = [0, 1].map(|index| move |chunk: ChunkRef| chunk.index == index);
+        assert!(shared.has_waiting(second) && !shared.has_waiting(first));
+        let at = |ms| now + Duration::from_millis(ms);
+        let each = Some(Duration::from_millis(100));
+        let is_needed = |ms, each| shared.has_overdue(at(ms), each, first);
+        assert!(!is_needed(2000, each) && is_needed(2300, each));
+        assert!(!is_needed(4000, None) && is_needed(6000, None), "one of which nothing is known, later");
+        assert!(!shared.has_overdue(at(60_000), each, second), "no one was asked for that");
+        assert_eq!((shared.slow_sources(at(4000)), shared.is_slow(at(4000))), (0, false));
+        assert_eq!((shared.slow_sources(at(6000)), shared.is_slow(at(6000))), (1, true));
+        let late = shared.share_of(each);
+        late.offer(first);
+        assert_eq!(late.take_next(at(2300)), Some(all[0]), "what it took before counts");
+        assert!(late.answered(at(2400), all[0], true) && !slow.owes(all[0]));
+        assert!(!slow.answered(at(9000), all[0], true), "it came before");
+    }
+
+    #[test]
+    fn what_a_slow_member_was_not_asked_for_yet_one_brings_that_has_the_first_of_it_alone() {
+        let (all, now) = (chunks(40), Instant::now());
+        let shared = SharedChunks::new(&all);
+        let slow = shared.whole();
+        (0..8).for_each(|_| _ = slow.take_next(now));
+        let has_ninth = |chunk: ChunkRef| chunk.index == 8;
+        let late = now + Duration::from_secs(6);
+        assert!(shared.has_overdue(late, None, has_ninth) && !shared.has_overdue(now, None, has_ninth));
     }
 
     #[test]

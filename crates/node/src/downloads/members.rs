@@ -18,14 +18,14 @@ use exo_stdx::Mutex;
 use exo_store::{ChunkRef, FileEntry, Manifest, ModelKind};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
-use futures_util::StreamExt;
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::{LocalBoxFuture, join_all};
 use tokio::runtime::Handle;
 
 use super::DownloadsInner;
 use super::assembly::{Assembly, Layout, NoteGiven};
 use crate::bulk::{AskedOf, ChunkShare, FetchError, Fetcher, MemberError, PeerChunks, holder_of};
-use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
+use crate::bulk::{Givers, RefusedChunks, SharedChunks};
 use crate::source_bytes::{SourceBytes, SourceShare};
 use exo_accelerators::chain;
 
@@ -43,6 +43,8 @@ const SILENT_FOR: Duration = Duration::from_secs(60);
 const PARTIAL_GIVES_MAX: Duration = Duration::from_secs(60);
 /// For a member to say what it has: meanwhile the hub is not asked for what that may be.
 const ASKED_MAX: Duration = Duration::from_secs(10);
+/// Between two looks whether all that give are slow: then others are looked for.
+const SLOW_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks at a wish to end.
 const WISH_LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -143,6 +145,12 @@ struct MemberCopy {
     refused: RefusedChunks,
 }
 
+/// Which copy of which member it is.
+type CopyKey = (String, AskedOf);
+
+/// Looks for what members have by now.
+type LookAgain<'m> = dyn Fn() -> LocalBoxFuture<'m, Vec<MemberCopy>> + 'm;
+
 /// How much of it a member has.
 enum HeldPart {
     All,
@@ -167,6 +175,10 @@ impl MemberCopy {
             held: HeldPart::Partial(state),
             refused: RefusedChunks::default(),
         }
+    }
+
+    fn key(&self) -> CopyKey {
+        (self.member.clone(), self.of)
     }
 
     fn has(&self, chunk: ChunkRef) -> bool {
@@ -291,7 +303,9 @@ impl<'a> Members<'a> {
         let endpoint = self.shared.library.endpoint();
         let failed = RefCell::default();
         let note = |member: &str, bytes: u64| self.state.lock().given.note(member.to_owned(), bytes);
-        let taken = gather(endpoint, copies, file.ranges, &leave_own, take, (&note, &failed)).await;
+        let look_again = || async move { self.copies(file).await.0 }.boxed_local();
+        let noted = (&note as &NoteGiven<'_>, &failed);
+        let taken = gather(endpoint, copies, file.ranges, &leave_own, take, noted, &look_again).await;
         let (mut state, now) = (self.state.lock(), Instant::now());
         for member in failed.into_inner() {
             self.looks(&mut state, file).members.remove(&member);
@@ -418,6 +432,27 @@ impl Nearby for Members<'_> {
     }
 }
 
+/// Whether a member gives all of a file, so that no hub is needed for it.
+pub async fn is_with_member(shared: &DownloadsInner, sha256: [u8; 32], size: u64) -> bool {
+    let nodes = nearest_first(&shared.view.borrow());
+    let holders: Vec<Holder> = nodes.iter().filter_map(|node| holder_of(node).ok()).collect();
+    let endpoint = shared.library.endpoint();
+    let ask = |holder| gives_all(endpoint, holder, WantedFile { sha256, size, ranges: &[] });
+    let asked: Vec<_> = holders.iter().map(|holder| tokio::time::timeout(ASKED_MAX, ask(holder))).collect();
+    join_all(asked).await.into_iter().any(|answer| matches!(answer, Ok(Ok(true))))
+}
+
+async fn gives_all(endpoint: &Endpoint, holder: &Holder, file: WantedFile<'_>) -> Result<bool, MemberError> {
+    let mut fetcher = Fetcher::dial(endpoint, holder.node, &holder.addresses).await?;
+    let state = fetcher.partial_file(file.sha256, file.size).await?;
+    let mut chunks = 0..u32::try_from(file.size.div_ceil(CHUNK_BYTES)).unwrap_or(u32::MAX);
+    if state.is_some_and(|state| chunks.all(|chunk| state.held.has(chunk))) {
+        return Ok(true);
+    }
+    let copy = copy_of(&mut fetcher, ("", holder.clone()), &file).await?;
+    Ok(copy.is_some_and(|copy| matches!(copy.held, HeldPart::All)))
+}
+
 async fn cancelled(cancel: &Cancel) {
     while !cancel.is_cancelled() {
         tokio::time::sleep(WISH_LOOK_EVERY).await;
@@ -498,6 +533,7 @@ async fn gather(
     leave: &LeaveRange<'_>,
     take: &mut TakeRange<'_>,
     (note, failed): (&NoteGiven<'_>, &RefCell<BTreeSet<String>>),
+    look_again: &LookAgain<'_>,
 ) -> Result<(), HubError> {
     let groups = by_layout(copies);
     let parts = |range: (u64, u64)| -> Vec<(u64, u64)> {
@@ -513,19 +549,81 @@ async fn gather(
         loop {
             let missing = assembly.borrow().missing(layout);
             let shared = SharedChunks::new(&missing);
-            let asks: Vec<_> = group
-                .into_iter()
-                .map(|copy| copy.give(endpoint, shared.share(), &assembly, failed))
-                .collect();
-            let answers: Vec<_> =
-                futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect().await;
-            group = answers.into_iter().flatten().collect();
+            let of_layout = (layout, group);
+            group = give_shares(endpoint, of_layout, &shared, (&assembly, failed), look_again).await;
             if !shared.came_back() || assembly.borrow().is_over() {
                 break;
             }
         }
     }
     assembly.into_inner().finish()
+}
+
+/// Has members that cut a file alike give their shares; those that may be asked for more of it. While all
+/// that give are slow, others are looked for that have some of it by now.
+async fn give_shares(
+    endpoint: &Endpoint,
+    (layout, group): (Layout, Vec<MemberCopy>),
+    shared: &SharedChunks,
+    (assembly, failed): (&RefCell<Assembly<'_, '_>>, &RefCell<BTreeSet<String>>),
+    look_again: &LookAgain<'_>,
+) -> Vec<MemberCopy> {
+    let give = |copy: MemberCopy| {
+        let (key, share) = (copy.key(), shared.share());
+        async move { (key, copy.give(endpoint, share, assembly, failed).await) }
+    };
+    // Those that give, and those of which nothing more is taken.
+    let mut busy: Vec<CopyKey> = group.iter().map(MemberCopy::key).collect();
+    let mut givers = Givers::new(shared, group.into_iter().map(&give).collect());
+    let (mut done, look) = (Vec::<MemberCopy>::new(), look_when_slow(shared, look_again));
+    tokio::pin!(look);
+    loop {
+        tokio::select! {
+            given = givers.next() => {
+                let Some((key, copy)) = given else { return done };
+                if let Some(copy) = copy {
+                    busy.retain(|other| *other != key);
+                    done.push(copy);
+                }
+            }
+            copies = &mut look => {
+                look.set(look_when_slow(shared, look_again));
+                for mut copy in copies {
+                    let key = copy.key();
+                    let is_free = copy.layout == layout && !busy.contains(&key) && givers.has_room();
+                    let before = done.iter().position(|other| other.key() == key);
+                    if let Some(before) = before.filter(|_| is_free) {
+                        copy.refused = done.swap_remove(before).refused;
+                    }
+                    match is_needed(&copy, shared, givers.is_idle()) {
+                        true if is_free => {
+                            busy.push(key);
+                            givers.begin(give(copy));
+                        }
+                        false if is_free => done.push(copy),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether something is to be asked of a copy: what waits for someone, if it `may_begin` with that, or what
+/// others bring too slowly.
+fn is_needed(copy: &MemberCopy, shared: &SharedChunks, may_begin: bool) -> bool {
+    let has = |chunk| copy.has(chunk);
+    may_begin && shared.has_waiting(has) || shared.has_overdue(Instant::now(), None, has)
+}
+
+/// What members have as soon as all that give are slow.
+async fn look_when_slow(shared: &SharedChunks, look_again: &LookAgain<'_>) -> Vec<MemberCopy> {
+    loop {
+        tokio::time::sleep(SLOW_LOOK_EVERY).await;
+        if shared.is_slow(Instant::now()) {
+            return look_again().await;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -537,7 +635,7 @@ mod tests {
 
     use super::*;
     use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_HANGS_UP};
-    use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
+    use crate::bulk::{Ask, FileCopy, KIND_BYTES, KIND_REFUSED};
 
     const CHUNK: usize = 64 << 10;
     /// Of the file that members have.
@@ -584,6 +682,16 @@ mod tests {
         copies: Vec<MemberCopy>,
         ranges: &[(u64, u64)],
     ) -> (Vec<u8>, Vec<(u64, u64)>, BTreeSet<String>) {
+        gathered_with(endpoint, copies, ranges, &|| async { Vec::<MemberCopy>::new() }.boxed_local()).await
+    }
+
+    /// The same where others have some of it by now.
+    async fn gathered_with(
+        endpoint: &Endpoint,
+        copies: Vec<MemberCopy>,
+        ranges: &[(u64, u64)],
+        look_again: &LookAgain<'_>,
+    ) -> (Vec<u8>, Vec<(u64, u64)>, BTreeSet<String>) {
         let (mut bytes, mut all_holes) = (vec![0u8; COUNT * CHUNK], Vec::<(u64, u64)>::new());
         let mut take = |given: GivenRange<'_>| {
             let (start, end) = given.range;
@@ -596,7 +704,8 @@ mod tests {
             givers.lock().insert(member.to_owned());
         };
         let failed = RefCell::default();
-        gather(endpoint, copies, ranges, &leave, &mut take, (&note, &failed)).await.unwrap();
+        let noted = (&note as &NoteGiven<'_>, &failed);
+        gather(endpoint, copies, ranges, &leave, &mut take, noted, look_again).await.unwrap();
         (bytes, all_holes, givers.into_inner())
     }
 
@@ -668,6 +777,36 @@ mod tests {
         let copies = vec![MemberCopy::partial("ann".to_owned(), holder, &file, state)];
         let (bytes, holes, givers) = gathered(&member.own, copies, &ranges).await;
         assert!(bytes == *FILE && holes.is_empty() && givers.contains("ann"), "{holes:?} {givers:?}");
+    }
+
+    #[tokio::test]
+    async fn a_member_gives_all_of_a_file_if_it_has_each_chunk_of_what_it_fetches_or_the_file_of_a_model() {
+        let manifest = {
+            let member = FakeMember::start(|_| (KIND_REFUSED, Vec::new())).await;
+            copy_at(&member, "ann", CHUNK).manifest
+        };
+        let copy = FileCopy { model: manifest.root(), file: 0 };
+        let of_model = |copy: Option<FileCopy>| postcard::to_allocvec(&copy).unwrap();
+        let fetched = |held: Option<u8>| {
+            let state = held.map(|held| (vec![held], vec![0u8]));
+            postcard::to_allocvec(&state).unwrap()
+        };
+        // One chunk that is there, or not; none; and the whole file, which is as long as one chunk.
+        let cases =
+            [(Some(1), None, true), (Some(0), None, false), (None, None, false), (None, Some(copy), true)];
+        for (held, copy, expected) in cases {
+            let (state, copy, manifest) = (fetched(held), of_model(copy), manifest.to_bytes());
+            let member = FakeMember::start(move |ask| match ask {
+                Ask::PartialFile { .. } => (KIND_BYTES, state.clone()),
+                Ask::CopyOf(_) => (KIND_BYTES, copy.clone()),
+                Ask::Manifest(_) => (KIND_BYTES, manifest.clone()),
+                _ => (KIND_REFUSED, Vec::new()),
+            });
+            let member = member.await;
+            let holder = Holder { node: member.node, addresses: vec![member.address] };
+            let file = WantedFile { sha256: [7; 32], size: FILE.len() as u64, ranges: &[] };
+            assert_eq!(gives_all(&member.own, &holder, file).await.unwrap(), expected, "{held:?}");
+        }
     }
 
     #[test]
@@ -742,6 +881,28 @@ mod tests {
         let mut of_both = asked.concat();
         of_both.sort_unstable();
         assert_eq!(of_both, (0..COUNT as u32).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn what_one_member_trickles_another_gives_that_has_it_by_now() {
+        let asked: [Arc<Mutex<Vec<u32>>>; 2] = Default::default();
+        let give = |_: u32, bytes: Vec<u8>| (KIND_BYTES, bytes);
+        let answers = vec![
+            // Longer than the test may take, and shorter than an answer may.
+            (answers(CHUNK, asked[0].clone(), give), Duration::from_secs(25)),
+            (answers(CHUNK, asked[1].clone(), give), Duration::from_millis(5)),
+        ];
+        let members = FakeMember::start_each(answers).await;
+        let look_again = || {
+            let copy = copy_at(&members[1], "bob", CHUNK);
+            async move { vec![copy] }.boxed_local()
+        };
+        let (copies, ranges) = (vec![copy_at(&members[0], "ann", CHUNK)], [(0, FILE.len() as u64)]);
+        let begun = Instant::now();
+        let (bytes, holes, givers) = gathered_with(&members[0].own, copies, &ranges, &look_again).await;
+        assert!(bytes == *FILE && holes.is_empty() && !givers.contains("ann"), "{holes:?} {givers:?}");
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+        assert_eq!(asked[1].lock().len(), COUNT, "each is asked for once");
     }
 
     #[tokio::test]

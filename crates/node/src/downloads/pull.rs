@@ -1,11 +1,13 @@
 //! One download: what it shows, what somebody wishes of it, and the task that carries both out.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exo_api::{HubToken, PullRequest, PullState, PullView, ReplacedModelView};
 use exo_hub::{
-    Cancel, Client, FetchPlan, Fetched, HaveSize, HubError, Progress, PullOptions, Reference, Settings,
+    Cancel, Client, FetchPlan, Fetched, HaveSize, HubError, PlannedFile, Progress, PullOptions, Reference,
+    Settings,
 };
 use exo_stdx::Mutex;
 use exo_store::{DiskClaim, ModelRecord, Replaced};
@@ -14,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::DownloadsInner;
-use super::members::Members;
+use super::members::{Members, is_with_member};
 use super::rate::Rate;
 use super::register::{check_opens, register};
 use super::saved::SavedPull;
@@ -338,18 +340,24 @@ impl Pull {
         if plan.missing_bytes(&options.root) == plan.bytes() {
             check_opens(heads, plan, needed.room_bytes)?;
         }
-        let mut room = self.take_room(shared, needed, cancel)?;
+        let room = self.take_room(shared, needed, cancel)?;
         let linked = plan.link_unchanged(&options.root, &copies, cancel)?;
         // As if there were no copies: linked files are there by now.
         let still_needed = plan.have(&options.root, &[]);
-        if still_needed.room_bytes > needed.room_bytes {
-            drop(room); // this disk has no hard links, or has damaged a file
-            room = self.take_room(shared, still_needed, cancel)?;
-        }
-        let fetched = self.fetch_files(shared, client, plan, options, &room.claim, cancel);
+        let room = match still_needed.room_bytes > needed.room_bytes {
+            true => {
+                drop(room); // this disk has no hard links, or has damaged a file
+                self.take_room(shared, still_needed, cancel)
+            }
+            false => Ok(room),
+        };
+        let fetched =
+            room.and_then(|room| Ok(self.fetch_files(shared, client, plan, options, &room.claim, cancel)?));
         // The next attempt, or another process that fetches to this folder, does not read these files again.
         // After any other failure no one may come for them.
-        if fetched.as_ref().is_err_and(|error| !error.is_interruption()) {
+        let is_interruption =
+            |error: &ReferenceError| matches!(error, ReferenceError::Hub(error) if error.is_interruption());
+        if fetched.as_ref().is_err_and(|error| !is_interruption(error)) {
             linked.iter().for_each(|path| _ = std::fs::remove_file(path));
         }
         Ok(AttemptResult::Files(fetched?))
@@ -625,19 +633,35 @@ async fn run(
     }
 }
 
-/// Waits, and then asks whether the host answers at all: an attempt reads what is here again, and needs a
-/// turn.
+/// Waits, and then asks whether the host answers at all, or a member has what comes next: an attempt reads
+/// what is here again, and needs a turn.
 async fn is_answered_after(shared: &Arc<DownloadsInner>, pull: &Arc<Pull>, wait: Duration) -> bool {
     tokio::time::sleep(wait).await;
-    let (pull, shared) = (pull.clone(), shared.clone());
+    let (its_pull, its_shared) = (pull.clone(), shared.clone());
     let look = move || {
-        let plan = pull.state.lock().plan.clone();
-        match (plan, pull.settings(&shared)) {
-            (Some(plan), Ok(settings)) => plan.is_answered(&Client::new(settings)),
-            _ => true,
+        let plan = its_pull.state.lock().plan.clone();
+        match (plan, its_pull.settings(&its_shared)) {
+            (Some(plan), Ok(settings)) => {
+                (plan.is_answered(&Client::new(settings)), next_file(&plan, &its_shared.root))
+            }
+            _ => (true, None),
         }
     };
-    tokio::task::spawn_blocking(look).await.unwrap_or(true)
+    match tokio::task::spawn_blocking(look).await {
+        Ok((false, Some((sha256, size)))) => is_with_member(shared, sha256, size).await,
+        Ok((is_answered, _)) => is_answered,
+        Err(_) => true,
+    }
+}
+
+/// The first file of a plan that is missing on this disk, as members know it.
+fn next_file(plan: &FetchPlan, root: &Path) -> Option<([u8; 32], u64)> {
+    let folder = plan.folder(root);
+    let is_here = |file: &PlannedFile| {
+        std::fs::metadata(folder.join(file.below())).is_ok_and(|about| about.len() == file.size)
+    };
+    let next = plan.files.iter().find(|file| !is_here(file))?;
+    Some((next.digest()?, next.size))
 }
 
 /// Between two looks at how often a hub was asked.

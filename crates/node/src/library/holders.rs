@@ -11,10 +11,9 @@ use exo_stdx::Mutex;
 use exo_store::{ChunkRef, Manifest, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
-use futures_util::StreamExt;
 
 use crate::bulk::{AskedOf, ChunkShare, FetchError, FetchProgress, Fetcher};
-use crate::bulk::{RefusedChunks, SOURCES_MAX, SharedChunks};
+use crate::bulk::{Givers, RefusedChunks, SharedChunks};
 use crate::library_error::LibraryError;
 use crate::obtain::Received;
 
@@ -84,10 +83,9 @@ pub(super) async fn chunks(
                 .into_iter()
                 .map(|source| source.take(endpoint, partial, shared.share(), &tell, received))
                 .collect();
-            let answers: Vec<_> =
-                futures_util::stream::iter(asks).buffer_unordered(SOURCES_MAX).collect().await;
             sources = Vec::new();
-            for (source, taken) in answers {
+            let mut givers = Givers::new(&shared, asks);
+            while let Some((source, taken)) = givers.next().await {
                 match taken {
                     Ok(()) => sources.push(source),
                     Err(error @ FetchError::Disk { .. }) => return Err(LibraryError::Kept(Box::new(error))),

@@ -246,6 +246,28 @@ impl<'a> Peer<'a> {
         }
     }
 
+    /// How long it takes for a chunk, by how fast its bytes came last.
+    pub fn each(&self, to: Destination<'_>) -> Option<Duration> {
+        let bytes_per_s = self.state().bytes_per_s?.max(1);
+        Some(Duration::from_secs_f64(f64::from(to.partial.manifest().chunk_bytes) / bytes_per_s as f64))
+    }
+
+    /// Whether something of what is shared out is to be asked of it now, although it gives nothing of that:
+    /// what waits for someone, if it `may_begin` with that, or what others bring too slowly.
+    pub fn is_needed(
+        &self,
+        to: Destination<'_>,
+        shared: &SharedChunks,
+        coming: &BTreeSet<ChunkRef>,
+        may_begin: bool,
+    ) -> bool {
+        let (each, now) = (self.each(to), Instant::now());
+        let state = self.state();
+        let has = |chunk| state.has(chunk) && !coming.contains(&chunk) && !to.partial.has_chunk(chunk);
+        let is_asked = state.list.is_some() && state.is_asked(now);
+        is_asked && (may_begin && shared.has_waiting(has) || shared.has_overdue(now, each, has))
+    }
+
     /// Gives what it has of its share, but for what is `coming` from elsewhere; `is_quiet` says whether
     /// nothing else came over this node's line meanwhile. An error is one of this disk.
     pub async fn take(

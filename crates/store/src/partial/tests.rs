@@ -67,6 +67,26 @@ fn a_partial_copy_holds_its_share_and_gives_the_same_bytes() {
 }
 
 #[test]
+fn of_several_that_write_a_chunk_at_once_it_is_new_for_one() {
+    let scene = Scene::new();
+    let copy = scene.copy();
+    for chunk in (0..4).map(|index| ChunkRef { file: 0, index }) {
+        let bytes = scene.send(chunk);
+        let start = std::sync::Barrier::new(4);
+        let write = || {
+            start.wait();
+            copy.write_new_chunk(chunk, &bytes).unwrap()
+        };
+        let new = std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..4).map(|_| scope.spawn(write)).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).filter(|new| *new).count()
+        });
+        assert_eq!(new, 1, "{chunk}");
+        assert!(!copy.write_new_chunk(chunk, &bytes).unwrap());
+    }
+}
+
+#[test]
 fn a_wrong_chunk_is_refused_by_name_and_nothing_is_written() {
     let scene = Scene::new();
     let copy = scene.copy();
