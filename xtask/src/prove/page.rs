@@ -6,7 +6,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -21,7 +21,7 @@ use crate::bench::cells::median;
 use crate::cluster::{Cluster, Node};
 use crate::http::Server;
 use crate::wait::rest;
-use crate::{setup, web};
+use crate::{run, setup, web};
 
 const NODES: usize = 3;
 /// Of the event stream of an idle cluster.
@@ -74,9 +74,8 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
 fn in_browser() -> anyhow::Result<Verdict> {
     let script = format!("{}/e2e/numbers.mjs", web::SOURCES);
     let bundle = std::env::current_dir()?.join(web::BUNDLE);
-    let mut node = Command::new("node");
-    let status = node.arg(script).env("EXO_PAGE", bundle).stdin(Stdio::null()).status();
-    Ok(Verdict::of_program("page in the browser", status.context("cannot start `node`")?.success()))
+    let status = run::status(Command::new("node").arg(script).env("EXO_PAGE", bundle))?;
+    Ok(Verdict::of_program("page in the browser", status.success()))
 }
 
 /// What a node computes and sends in a cluster of three that does nothing.
