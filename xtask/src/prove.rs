@@ -8,6 +8,7 @@ mod blackout;
 mod choice;
 mod concurrent;
 mod constrained;
+mod decode;
 mod freeze;
 mod fresh_clusters;
 mod keys;

@@ -18,10 +18,10 @@ use serde_json::{Value, json};
 use super::Verdict;
 use super::concurrent::{self, Question, prompt_tokens};
 use super::predictions::wait_measured;
-use crate::bench::cells::median;
 use crate::cluster::Cluster;
 use crate::http::Server;
 use crate::lan::Lan;
+use crate::pairs::median;
 use crate::setup;
 use crate::wire::Wire;
 

@@ -10,9 +10,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::Verdict;
-use crate::bench::cells::median;
 use crate::cluster::Cluster;
 use crate::http::Server;
+use crate::pairs::median;
 use crate::setup;
 use crate::wait::wait_for;
 

@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use serde_json::json;
 
 use super::Verdict;
-use crate::bench::cells::median;
+use super::decode;
 use crate::cluster::{Cluster, Node};
 use crate::http::Server;
+use crate::pairs::{in_turns, median};
 use crate::wait::rest;
 use crate::{run, setup, web};
 
@@ -148,42 +148,23 @@ fn decode(exo: &Path, pairs: u32) -> anyhow::Result<Verdict> {
     let instance = cluster.place(0, "demo", 512)?;
     cluster.wait_settled(&instance)?;
     let server = cluster.nodes()[0].server.clone();
-    tokens_per_s(&server)?;
+    let alone = || decode::tokens_per_s(&server, "demo", TOKENS, MEASURE);
+    alone()?;
     let watched = || -> anyhow::Result<f64> {
         let watchers = Watchers::start(&server)?;
-        let speed = tokens_per_s(&server);
+        let speed = alone();
         watchers.stop();
         speed
     };
     let mut ratios = Vec::new();
     for pair in 0..pairs {
-        let (alone, beside) = if pair.is_multiple_of(2) {
-            let alone = tokens_per_s(&server)?;
-            (alone, watched()?)
-        } else {
-            let beside = watched()?;
-            (tokens_per_s(&server)?, beside)
-        };
+        let (alone, beside) = in_turns(pair, alone, watched)?;
         ratios.push(beside / alone);
     }
     cluster.stop()?;
     let ratio = median(ratios).context("no pair was measured")?;
     let line = format!("decode while watched: {ratio:.3} x (bound {DECODE_RATIO}), median of {pairs} pairs");
     Ok(Verdict { line, is_kept: ratio >= DECODE_RATIO })
-}
-
-/// Median over some answers, as the node measured it after the first token of each.
-fn tokens_per_s(server: &Server) -> anyhow::Result<f64> {
-    let body = json!({
-        "model": "demo", "prompt": "Once upon a time", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": true,
-    });
-    let (began, mut speeds) = (Instant::now(), Vec::new());
-    while began.elapsed() < MEASURE {
-        let answer = server.post("/v1/completions", &body, ANSWER_MAX)?;
-        let speed = answer["exo"]["timings"]["tokens_per_s"].as_f64();
-        speeds.push(speed.context("the answer does not say how fast it came")?);
-    }
-    median(speeds).context("nothing was measured")
 }
 
 fn core_share(node: &Node, time: Duration) -> anyhow::Result<f64> {

@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 
 use super::Verdict;
 use super::concurrent::{self, Question, prompt_tokens};
-use crate::bench::cells::median;
 use crate::cluster::Cluster;
 use crate::http::Server;
 use crate::lan::Lan;
+use crate::pairs::median;
 use crate::setup;
 use crate::wait::wait_for;
 use crate::wire::Wire;

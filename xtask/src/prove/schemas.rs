@@ -8,14 +8,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::Verdict;
-use crate::bench::cells::median;
+use super::decode::speed_of;
 use crate::cluster::Cluster;
 use crate::http::Server;
+use crate::pairs::{in_turns, median_of};
 use crate::setup;
 
 /// Numbers of nodes, and the least ratio of the speeds on so many.
@@ -66,9 +67,7 @@ fn on(exo: &Path, nodes: usize, ratio_min: f64, options: &Options) -> anyhow::Re
         speed(streams, true)?;
         let mut pairs = Vec::new();
         for pair in 0..options.pairs {
-            let first = speed(streams, pair.is_multiple_of(2))?;
-            let second = speed(streams, !pair.is_multiple_of(2))?;
-            pairs.push(if pair.is_multiple_of(2) { (first, second) } else { (second, first) });
+            pairs.push(in_turns(pair, || speed(streams, true), || speed(streams, false))?);
         }
         verdicts.push(verdict((&model, nodes, streams), &pairs, ratio_min)?);
     }
@@ -93,8 +92,7 @@ fn answer(server: &Server, body: &Value) -> anyhow::Result<f64> {
     if answer["usage"]["completion_tokens"] != TOKENS {
         bail!("an answer has {} tokens instead of {TOKENS}", answer["usage"]["completion_tokens"]);
     }
-    let speed = answer["exo"]["timings"]["tokens_per_s"].as_f64().filter(|speed| *speed > 0.0);
-    speed.context("the answer does not say how fast it came")
+    speed_of(&answer)
 }
 
 fn free(model: &str, seed: u32) -> Value {
@@ -126,14 +124,12 @@ fn verdict(
     pairs: &[(f64, f64)],
     ratio_min: f64,
 ) -> anyhow::Result<Verdict> {
-    let of =
-        |value: &dyn Fn(&(f64, f64)) -> f64| median(pairs.iter().map(value)).context("no pair was measured");
-    let ratio = of(&|(held, free)| held / free)?;
+    let ratio = median_of(pairs, |(held, free)| held / free)?;
     let line = format!(
         "schemas {model}, {nodes} nodes, {streams} answers at once: {ratio:.3} x as fast with a schema ({:.1} tokens/s, \
          {:.1} without; bound {ratio_min}), median of {} pairs",
-        of(&|(held, _)| *held)?,
-        of(&|(_, free)| *free)?,
+        median_of(pairs, |(held, _)| *held)?,
+        median_of(pairs, |(_, free)| *free)?,
         pairs.len()
     );
     Ok(Verdict { line, is_kept: ratio >= ratio_min })
