@@ -148,7 +148,7 @@ impl Bench {
             system::pin_this_thread(cores)?;
             Cluster::start_on(&self.programs.exo, 1, None, |_| flags())
         })?;
-        let name = cluster.add(model)?;
+        let name = cluster.model(Some(model))?;
         let began = Instant::now();
         // Prompts that are kept for the cached prefix need room beside a whole context.
         let cache_tokens = (slots * STREAM_CACHE).max(2 * CONTEXT);

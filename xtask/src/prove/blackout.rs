@@ -289,7 +289,7 @@ fn prepare(
     cluster.keep_ports()?;
     let file = cluster.data_dir(0)?.with_file_name("other.gguf");
     write_other_model(&file)?;
-    let model = cluster.add(&file)?;
+    let model = cluster.model(Some(&file))?;
     let instance = cluster.place(0, "demo", CONTEXT)?;
     cluster.wait_settled(&instance)?;
     let server = &cluster.nodes()[0].server;

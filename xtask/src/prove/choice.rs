@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::Verdict;
 use super::concurrent::{self, Question, prompt_tokens};
 use super::predictions::wait_measured;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, device_and_layers};
 use crate::http::Server;
 use crate::lan::Lan;
 use crate::pairs::median;
@@ -92,15 +92,8 @@ impl Placement {
     }
 
     fn planned(plan: &Value) -> anyhow::Result<Self> {
-        let stage = |stage: &Value| {
-            let device = stage["node_name"].as_str().zip(stage["device"].as_str());
-            let (node, device) = device.context("a stage has no device")?;
-            let [start, end] = ["start", "end"].map(|key| stage["layers"][key].as_u64());
-            let (start, end) = start.zip(end).context("a stage has no layers")?;
-            Ok((format!("{node}/{device}"), start, end))
-        };
         let stages = plan["stages"].as_array().context("the plan has no stages")?;
-        Ok(Self(stages.iter().map(stage).collect::<anyhow::Result<_>>()?))
+        Ok(Self(stages.iter().map(device_and_layers).collect::<anyhow::Result<_>>()?))
     }
 }
 
