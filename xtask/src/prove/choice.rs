@@ -8,7 +8,7 @@
 //! Two more proofs stand on the same nodes: a model that neither of them can hold, and what a second stage
 //! gains.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -22,7 +22,6 @@ use crate::cluster::{Cluster, device_and_layers};
 use crate::http::Server;
 use crate::lan::Lan;
 use crate::pairs::median;
-use crate::setup;
 use crate::wire::Wire;
 
 /// The least speed of the plan's placement, in speeds of the best that was measured.
@@ -37,9 +36,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 pub struct Options {
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// A GGUF file instead of the demo model, whose steps are mostly what a plan has no rate for
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -126,8 +122,8 @@ struct Bench<'a> {
 }
 
 /// Prints a table; the verdict sums it up.
-pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
-    let mut bench = Bench::start(options)?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Verdict> {
+    let mut bench = Bench::start(exo, options)?;
     let plan = bench.plan(&[])?;
     let verdict = match (options.memory_mib, options.split_gain) {
         (Some(memory_mib), _) => bench.larger_than_either(&plan, memory_mib)?,
@@ -139,10 +135,9 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
 }
 
 impl<'a> Bench<'a> {
-    fn start(options: &'a Options) -> anyhow::Result<Self> {
-        let exo = setup::exo_binary(options.exo.as_deref())?;
+    fn start(exo: &Path, options: &'a Options) -> anyhow::Result<Self> {
         let lan = options.link.map(|wire| Lan::with_wires(NODES, wire)).transpose()?;
-        let mut cluster = Cluster::start_on(&exo, NODES, lan, |at| {
+        let mut cluster = Cluster::start_on(exo, NODES, lan, |at| {
             let share = if at + 1 == NODES { &options.last_share } else { "100%" };
             let mut flags = vec![
                 "--speculate=off".to_owned(),

@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, Node};
 use crate::http::Server;
 use crate::pairs::{in_turns, median};
 use crate::wait::rest;
-use crate::{run, setup, web};
+use crate::{run, web};
 
 const NODES: usize = 3;
 /// Of the event stream of an idle cluster.
@@ -44,9 +44,6 @@ const MEASURE: Duration = Duration::from_secs(6);
 
 #[derive(Args)]
 pub struct Options {
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<std::path::PathBuf>,
     /// How long an idle node is looked at, unwatched and watched
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
@@ -58,15 +55,14 @@ pub struct Options {
     no_browser: bool,
 }
 
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let mut verdicts = Vec::new();
     if !options.no_browser {
         web::run(false)?;
         verdicts.push(in_browser()?);
     }
-    verdicts.extend(idle(&exo, Duration::from_secs(options.seconds))?);
-    verdicts.push(decode(&exo, options.pairs)?);
+    verdicts.extend(idle(exo, Duration::from_secs(options.seconds))?);
+    verdicts.push(decode(exo, options.pairs)?);
     Ok(verdicts)
 }
 

@@ -17,7 +17,6 @@ use super::decode::speed_of;
 use crate::cluster::Cluster;
 use crate::http::Server;
 use crate::pairs::{in_turns, median_of};
-use crate::setup;
 
 /// Numbers of nodes, and the least ratio of the speeds on so many.
 const CLUSTERS: [(usize, f64); 2] = [(1, 0.95), (3, 0.98)];
@@ -28,9 +27,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 pub struct Options {
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// A GGUF file with a chat template to measure instead of the demo model
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -43,11 +39,10 @@ pub struct Options {
 }
 
 /// A verdict for each number of nodes and of answers at once.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let mut verdicts = Vec::new();
     for (nodes, ratio_min) in CLUSTERS {
-        verdicts.extend(on(&exo, nodes, ratio_min, options)?);
+        verdicts.extend(on(exo, nodes, ratio_min, options)?);
     }
     Ok(verdicts)
 }

@@ -30,9 +30,6 @@ pub struct Options {
     /// The binary to compare with
     #[arg(long, value_name = "FILE")]
     before: PathBuf,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// A GGUF file to measure besides the demo model; may be repeated
     #[arg(long = "model", value_name = "FILE")]
     models: Vec<PathBuf>,
@@ -65,8 +62,7 @@ impl Times {
 type Pair = (Times, Times);
 
 /// A verdict for each model.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let before = setup::exo_binary(Some(&options.before))?;
     let until = Instant::now() + Duration::from_secs(60 * options.minutes);
     let mut models = vec![None];
@@ -74,7 +70,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
         let file = model.canonicalize().with_context(|| format!("cannot find {}", model.display()))?;
         models.push(Some(file));
     }
-    models.iter().map(|model| measure(options, (&exo, &before), model.as_deref(), until)).collect()
+    models.iter().map(|model| measure(options, (exo, &before), model.as_deref(), until)).collect()
 }
 
 fn measure(
