@@ -79,21 +79,12 @@ impl Cluster {
     /// Starts `size` nodes of the program, each with these `flags`, on processors unless they say otherwise.
     /// What they know of each other is not waited for.
     pub fn start(exo: &Path, size: usize, flags: &[&str]) -> anyhow::Result<Self> {
-        Self::start_on(exo, size, None, |_| flags.iter().map(|flag| (*flag).to_owned()).collect())
+        Self::start_on(exo, size, None, Vec::new(), |_| flags.iter().map(|flag| (*flag).to_owned()).collect())
     }
 
-    /// The same with flags for each, on machines of their own where there is a network.
+    /// The same with flags for each and these variables in the environment of all, on machines of their own
+    /// where there is a network.
     pub fn start_on(
-        exo: &Path,
-        size: usize,
-        lan: Option<Lan>,
-        flags: impl Fn(usize) -> Vec<String>,
-    ) -> anyhow::Result<Self> {
-        Self::start_with(exo, size, lan, Vec::new(), flags)
-    }
-
-    /// The same with these variables in the environment of each.
-    pub fn start_with(
         exo: &Path,
         size: usize,
         lan: Option<Lan>,

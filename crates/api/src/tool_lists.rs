@@ -20,42 +20,34 @@ pub fn take_nested(
 ) -> Result<Vec<ToolDefinition>, BadParam> {
     let tools: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
     check_count("tools", "tools", tools.len(), TOOLS_MAX)?;
-    let tool = |(i, tool)| nested(tool, &format!("tools[{i}]"), table, needs_type, name_len_max);
-    let tools = tools.into_iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
-    check_distinct(&tools, |i| format!("tools[{i}].function.name"))?;
-    Ok(tools)
-}
-
-fn nested(
-    tool: Value,
-    path: &str,
-    table: Table,
-    needs_type: bool,
-    name_len_max: usize,
-) -> Result<ToolDefinition, BadParam> {
-    let definition = shown_to_the_model(&tool);
-    let mut fields = Fields::new(tool, path)?;
-    let kind: Option<String> = fields.take("type", "a string")?;
-    match kind {
-        Some(kind) => check_function(fields.name("type"), &kind)?,
-        None if needs_type => return Err(BadParam::missing(fields.name("type"))),
-        None => {}
+    let mut definitions = Vec::new();
+    for (i, tool) in tools.into_iter().enumerate() {
+        let definition = shown_to_the_model(&tool);
+        let mut fields = Fields::new(tool, &format!("tools[{i}]"))?;
+        let kind: Option<String> = fields.take("type", "a string")?;
+        match kind {
+            Some(kind) => check_function(fields.name("type"), &kind)?,
+            None if needs_type => return Err(BadParam::missing(fields.name("type"))),
+            None => {}
+        }
+        let name = fields.name("function");
+        let function = fields.take_value("function").ok_or_else(|| BadParam::missing(&name))?;
+        table.check(&mut fields, "tools[].")?;
+        fields.finish()?;
+        let mut function = Fields::new(function, &name)?;
+        let (name_field, parameters_field) = (function.name("name"), function.name("parameters"));
+        let name: String = function.take_required("name", "a string")?;
+        check_name(&name_field, &name, name_len_max)?;
+        let _: Option<String> = function.take("description", "a string")?;
+        let is_strict = function.take("strict", "true or false")?.unwrap_or(false);
+        let parameters = function.take_value("parameters").unwrap_or_else(no_parameters);
+        table.check(&mut function, "tools[].function.")?;
+        function.finish()?;
+        check_parameters(&parameters_field, &parameters)?;
+        definitions.push(ToolDefinition { name, definition, parameters, is_strict });
     }
-    let name = fields.name("function");
-    let function = fields.take_value("function").ok_or_else(|| BadParam::missing(&name))?;
-    table.check(&mut fields, "tools[].")?;
-    fields.finish()?;
-    let mut function = Fields::new(function, &name)?;
-    let (name_field, parameters_field) = (function.name("name"), function.name("parameters"));
-    let name: String = function.take_required("name", "a string")?;
-    check_name(&name_field, &name, name_len_max)?;
-    let _: Option<String> = function.take("description", "a string")?;
-    let is_strict = function.take("strict", "true or false")?.unwrap_or(false);
-    let parameters = function.take_value("parameters").unwrap_or_else(no_parameters);
-    table.check(&mut function, "tools[].function.")?;
-    function.finish()?;
-    check_parameters(&parameters_field, &parameters)?;
-    Ok(ToolDefinition { name, definition, parameters, is_strict })
+    check_distinct(&definitions, |i| format!("tools[{i}].function.name"))?;
+    Ok(definitions)
 }
 
 /// The functions of a list of tools, and those that run at their vendor. `hosted_kind` takes the type of a

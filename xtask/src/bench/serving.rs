@@ -146,7 +146,7 @@ impl Bench {
         // A node runs on the cores of the thread that starts it.
         let mut cluster = system::on_own_thread(|| {
             system::pin_this_thread(cores)?;
-            Cluster::start_on(&self.programs.exo, 1, None, |_| flags())
+            Cluster::start_on(&self.programs.exo, 1, None, Vec::new(), |_| flags())
         })?;
         let name = cluster.model(Some(model))?;
         let began = Instant::now();

@@ -137,7 +137,7 @@ pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Verdict> {
 impl<'a> Bench<'a> {
     fn start(exo: &Path, options: &'a Options) -> anyhow::Result<Self> {
         let lan = options.link.map(|wire| Lan::with_wires(NODES, wire)).transpose()?;
-        let mut cluster = Cluster::start_on(exo, NODES, lan, |at| {
+        let mut cluster = Cluster::start_on(exo, NODES, lan, Vec::new(), |at| {
             let share = if at + 1 == NODES { &options.last_share } else { "100%" };
             let mut flags = vec![
                 "--speculate=off".to_owned(),

@@ -143,7 +143,7 @@ pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Verdict> {
     for model in &models {
         for &nodes in &nodes_here {
             let lan = options.link.map(|wire| Lan::with_wires(nodes, wire)).transpose()?;
-            let mut cluster = Cluster::start_on(exo, nodes, lan, |at| {
+            let mut cluster = Cluster::start_on(exo, nodes, lan, Vec::new(), |at| {
                 let share = if at + 1 == nodes { &options.last_share } else { "100%" };
                 let threads = format!("--threads={}", options.threads);
                 let backend = format!("--backend={}", options.backend);
