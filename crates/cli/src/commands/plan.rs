@@ -59,10 +59,7 @@ pub async fn run(config: &Config, args: Plan) -> anyhow::Result<ExitCode> {
             client.post("/exo/v1/plan", &query(config, &args, model)?).await?
         }
     };
-    match args.json.json {
-        true => ui::json(&plan)?,
-        false => show(&plan),
-    }
+    ui::json_or(args.json.json, &plan, || show(&plan))?;
     Ok(ExitCode::SUCCESS)
 }
 
