@@ -12,7 +12,7 @@ use crate::tools::{
 };
 
 /// Reads `tools` with a function below each; templates print them as they were sent.
-pub fn take_nested(
+pub fn take_nested_tools(
     fields: &mut Fields,
     table: Table,
     needs_type: bool,
@@ -52,7 +52,7 @@ pub fn take_nested(
 
 /// The functions of a list of tools, and those that run at their vendor. `hosted_kind` takes the type of a
 /// tool and gives it if such a one is not a function; `why` says of these why they are refused.
-pub(crate) fn told_apart(
+pub(crate) fn functions_and_hosted(
     listed: Vec<Value>,
     hosted_kind: impl Fn(&mut Fields) -> Result<Option<String>, BadParam>,
     why: &str,
@@ -79,7 +79,7 @@ pub(crate) fn told_apart(
 
 /// A function whose words stand in the tool itself, its parameters' schema in this field. Without one it is
 /// `absent`, or refused.
-pub(crate) fn flat(
+pub(crate) fn flat_function(
     mut fields: Fields,
     table: Table,
     schema: &str,

@@ -11,7 +11,7 @@ use crate::request::{RequestContext, SamplingFields, check_results, check_stops,
 use crate::spelling::keep_inputs;
 use crate::table::{MESSAGES, MESSAGES_COUNT, Table};
 use crate::tokens::{ChatPrompt, TokensQuestion, TokensRequest};
-use crate::tool_lists::{flat, told_apart};
+use crate::tool_lists::{flat_function, functions_and_hosted};
 use crate::tools::{HostedTools, ToolChoice, check_known};
 
 /// What an answer shows of thoughts.
@@ -169,8 +169,8 @@ fn take_tools(fields: &mut Fields) -> Result<(Option<Tools>, HostedTools), BadPa
         Ok(kind.filter(|kind| kind != "custom"))
     };
     let why = "run at their vendor and are not supported: send tools with an `input_schema`";
-    let function = |fields| flat(fields, MESSAGES, "input_schema", None);
-    let (tools, hosted) = told_apart(listed, hosted_kind, why, function)?;
+    let function = |fields| flat_function(fields, MESSAGES, "input_schema", None);
+    let (tools, hosted) = functions_and_hosted(listed, hosted_kind, why, function)?;
     let (choice, is_parallel) = match fields.take_value("tool_choice") {
         Some(choice) => choice_of(choice, &tools)?,
         None => (ToolChoice::Auto, true),

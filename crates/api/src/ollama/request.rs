@@ -10,7 +10,7 @@ use crate::labels::Endpoint;
 use crate::request::{RequestContext, json_schema};
 use crate::spelling::keep_arguments;
 use crate::table::{OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_NAMED, Table};
-use crate::tool_lists::take_nested;
+use crate::tool_lists::take_nested_tools;
 use crate::tools::{LONG_NAME_LEN_MAX, ToolChoice};
 
 /// A request for text, checked.
@@ -41,7 +41,7 @@ impl OllamaRequest {
         let mut fields = Fields::new(body, "")?;
         let messages: Vec<Value> = fields.take("messages", "an array of messages")?.unwrap_or_default();
         let messages = take_messages(messages)?;
-        let tools = take_nested(&mut fields, OLLAMA_CHAT, false, LONG_NAME_LEN_MAX)?;
+        let tools = take_nested_tools(&mut fields, OLLAMA_CHAT, false, LONG_NAME_LEN_MAX)?;
         let only_loads = messages.is_empty();
         let request = Self::take(fields, OLLAMA_CHAT, Prompt::Chat { messages }, only_loads)?;
         let tools = ToolChoice::Auto.of(tools, true, "tools")?;

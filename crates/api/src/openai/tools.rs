@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::fields::{BadParam, Fields, check_count};
 use crate::generate::{ToolCall, ToolDefinition, Tools};
 use crate::table;
-use crate::tool_lists::take_nested;
+use crate::tool_lists::take_nested_tools;
 use crate::tools::{
     CALLS_MAX, NAME_LEN_MAX, ToolChoice, arguments_of, check_function, check_known, choice_word,
     take_allowed, tool_call, unknown_choice,
@@ -14,7 +14,7 @@ use crate::tools::{
 
 /// Reads the three fields. `None` where the answer may not call anything.
 pub fn take_tools(fields: &mut Fields) -> Result<Option<Tools>, BadParam> {
-    let tools = take_nested(fields, table::CHAT, true, NAME_LEN_MAX)?;
+    let tools = take_nested_tools(fields, table::CHAT, true, NAME_LEN_MAX)?;
     let choice = fields.take_value("tool_choice");
     let is_parallel = fields.take("parallel_tool_calls", "true or false")?.unwrap_or(true);
     choice_of(choice, &tools)?.of(tools, is_parallel, "tool_choice")

@@ -12,7 +12,7 @@ use crate::request::{
     MESSAGES_MAX, RequestContext, SamplingFields, check_results, json_schema, openai_effort, token_bound,
 };
 use crate::table::RESPONSES;
-use crate::tool_lists::{flat, told_apart};
+use crate::tool_lists::{flat_function, functions_and_hosted};
 use crate::tools::{
     HostedTools, ToolChoice, check_function, check_known, choice_word, no_parameters, take_allowed,
     unknown_choice,
@@ -261,9 +261,9 @@ fn tools_of(
         let kind: String = fields.take_required("type", "a string")?;
         Ok(Some(kind).filter(|kind| kind != "function"))
     };
-    let function = |fields| flat(fields, RESPONSES, "parameters", Some(no_parameters()));
+    let function = |fields| flat_function(fields, RESPONSES, "parameters", Some(no_parameters()));
     let why = "are not supported, only `function` is";
-    let (tools, hosted) = told_apart(listed.to_vec(), hosted_kind, why, function)?;
+    let (tools, hosted) = functions_and_hosted(listed.to_vec(), hosted_kind, why, function)?;
     Ok((choice_of(choice, &tools)?.of(tools, is_parallel, "tool_choice")?, hosted))
 }
 
