@@ -7,7 +7,7 @@
 //! bounds of the project and who keeps them.
 
 mod args;
-pub mod cells;
+mod cells;
 mod gap;
 mod guesses;
 pub mod load;

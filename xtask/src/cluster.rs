@@ -79,21 +79,12 @@ impl Cluster {
     /// Starts `size` nodes of the program, each with these `flags`, on processors unless they say otherwise.
     /// What they know of each other is not waited for.
     pub fn start(exo: &Path, size: usize, flags: &[&str]) -> anyhow::Result<Self> {
-        Self::start_on(exo, size, None, |_| flags.iter().map(|flag| (*flag).to_owned()).collect())
+        Self::start_on(exo, size, None, Vec::new(), |_| flags.iter().map(|flag| (*flag).to_owned()).collect())
     }
 
-    /// The same with flags for each, on machines of their own where there is a network.
+    /// The same with flags for each and these variables in the environment of all, on machines of their own
+    /// where there is a network.
     pub fn start_on(
-        exo: &Path,
-        size: usize,
-        lan: Option<Lan>,
-        flags: impl Fn(usize) -> Vec<String>,
-    ) -> anyhow::Result<Self> {
-        Self::start_with(exo, size, lan, Vec::new(), flags)
-    }
-
-    /// The same with these variables in the environment of each.
-    pub fn start_with(
         exo: &Path,
         size: usize,
         lan: Option<Lan>,
@@ -142,22 +133,9 @@ impl Cluster {
         child::output(command, &system::cores()?, at_most)
     }
 
-    /// Tells every node of a model's file, so that none has to fetch it; gives its name.
-    pub fn add(&self, file: &Path) -> anyhow::Result<String> {
-        let mut name = String::new();
-        for node in &self.nodes {
-            let added = node.server.post("/exo/v1/models", &json!({ "path": file }), ANSWER_MAX)?;
-            name = added["name"].as_str().context("the node does not name the model")?.to_owned();
-        }
-        Ok(name)
-    }
-
     /// The name of this model's file on every node, or of the model in the binary.
     pub fn model(&self, file: Option<&Path>) -> anyhow::Result<String> {
-        match file {
-            Some(file) => self.add(&file.canonicalize().context("cannot find the model")?),
-            None => Ok("demo".to_owned()),
-        }
+        model(self.nodes.iter().map(|node| &node.server), file)
     }
 
     /// Places the model on all nodes through the node `at`, as soon as that one sees them all, and comes back
@@ -172,16 +150,7 @@ impl Cluster {
         let size = self.nodes.len();
         let node = self.nodes.get_mut(at).with_context(|| format!("there is no node {at}"))?;
         node.wait_united(size)?;
-        let placed = node.server.post("/exo/v1/instances", order, ANSWER_MAX)?;
-        let id = placed["id"].as_str().context("the node does not name the instance")?.to_owned();
-        let view = wait_for("loading the model", (LOAD_MAX, READY_POLL), || {
-            let view = node.instance(&id)?;
-            match view["state"]["kind"].as_str() {
-                Some("ready") => Ok(Some(view)),
-                Some("failed") => bail!("the model was not loaded: {}", view["state"]["reason"]),
-                _ => Ok(None),
-            }
-        })?;
+        let (id, view) = place(&node.server, order)?;
         let (stages, wanted) = (stages(&view).count(), &order["nodes_min"]);
         if !wanted.is_null() && *wanted != stages {
             bail!("{} is on {stages} nodes instead of {wanted}", order["model"]);
@@ -195,9 +164,13 @@ impl Cluster {
         self.nodes.first_mut().context("the cluster has no node")?.wait_united(size)
     }
 
+    fn view_of(&self, Instance { id, at }: &Instance) -> anyhow::Result<Value> {
+        instance(&self.nodes[*at].server, id)
+    }
+
     /// The node of each stage, by its place among the nodes.
     pub fn stages_of(&self, instance: &Instance) -> anyhow::Result<Vec<usize>> {
-        let view = self.nodes[instance.at].instance(&instance.id)?;
+        let view = self.view_of(instance)?;
         let at = |stage: &Value| {
             let name = stage["node_name"].as_str().context("a stage has no node")?;
             self.nodes
@@ -210,14 +183,9 @@ impl Cluster {
 
     /// The instance's layers where they are, as a plan is asked for them.
     pub fn pins_of(&self, instance: &Instance) -> anyhow::Result<Vec<String>> {
-        let view = self.nodes[instance.at].instance(&instance.id)?;
-        let pin = |stage: &Value| {
-            let [node, device] = ["node_name", "device"].map(|key| stage[key].as_str());
-            let [start, end] = ["start", "end"].map(|key| stage["layers"][key].as_u64());
-            let (node, device) = node.zip(device).context("a stage has no device")?;
-            let (start, end) = start.zip(end).context("a stage has no layers")?;
-            Ok(format!("{node}/{device}={start}..{end}"))
-        };
+        let view = self.view_of(instance)?;
+        let pin =
+            |stage| device_and_layers(stage).map(|(device, start, end)| format!("{device}={start}..{end}"));
         stages(&view).map(pin).collect()
     }
 
@@ -228,7 +196,7 @@ impl Cluster {
                 stage["weight_bytes_held"].as_u64() > Some(0)
                     && stage["weight_bytes_waiting"].as_u64() == Some(0)
             };
-            let view = self.nodes[instance.at].instance(&instance.id)?;
+            let view = self.view_of(instance)?;
             Ok(stages(&view).all(is_packed).then_some(()))
         })
     }
@@ -361,16 +329,45 @@ impl Node {
         })
     }
 
-    fn instance(&self, id: &str) -> anyhow::Result<Value> {
-        self.server.get(&format!("/exo/v1/instances/{id}"), ANSWER_MAX)
-    }
-
     fn check_alive(&mut self) -> anyhow::Result<()> {
         match self.process.has_ended() {
             None => Ok(()),
             Some((status, said)) => bail!("{} ended by itself ({status}): {said}", self.name),
         }
     }
+}
+
+/// The name of this model's file on all these nodes, so that none has to fetch it, or of the model in the
+/// binary.
+pub fn model<'a>(servers: impl Iterator<Item = &'a Server>, file: Option<&Path>) -> anyhow::Result<String> {
+    let mut name = "demo".to_owned();
+    let Some(file) = file else { return Ok(name) };
+    let path = file.canonicalize().context("cannot find the model")?;
+    for server in servers {
+        let added = server.post("/exo/v1/models", &json!({ "path": path }), ANSWER_MAX)?;
+        name = added["name"].as_str().context("the node does not name the model")?.to_owned();
+    }
+    Ok(name)
+}
+
+/// Places a model through a node, and comes back as soon as that one says that it is ready, with its id and
+/// how it is.
+pub fn place(server: &Server, order: &Value) -> anyhow::Result<(String, Value)> {
+    let placed = server.post("/exo/v1/instances", order, ANSWER_MAX)?;
+    let id = placed["id"].as_str().context("the node does not name the instance")?.to_owned();
+    let view = wait_for("loading the model", (LOAD_MAX, READY_POLL), || {
+        let view = instance(server, &id)?;
+        match view["state"]["kind"].as_str() {
+            Some("ready") => Ok(Some(view)),
+            Some("failed") => bail!("the model was not loaded: {}", view["state"]["reason"]),
+            _ => Ok(None),
+        }
+    })?;
+    Ok((id, view))
+}
+
+fn instance(server: &Server, id: &str) -> anyhow::Result<Value> {
+    server.get(&format!("/exo/v1/instances/{id}"), ANSWER_MAX)
 }
 
 /// Whether a variable of the environment would tell a node whom to ask, or how to run.
@@ -380,6 +377,15 @@ fn is_of_user(name: &str) -> bool {
 
 fn stages(instance: &Value) -> impl Iterator<Item = &Value> {
     instance["stages"].as_array().into_iter().flatten()
+}
+
+/// A stage's device, as a pin names it, and the first of its layers and the one behind its last.
+pub fn device_and_layers(stage: &Value) -> anyhow::Result<(String, u64, u64)> {
+    let [node, device] = ["node_name", "device"].map(|key| stage[key].as_str());
+    let [start, end] = ["start", "end"].map(|key| stage["layers"][key].as_u64());
+    let (node, device) = node.zip(device).context("a stage has no device")?;
+    let (start, end) = start.zip(end).context("a stage has no layers")?;
+    Ok((format!("{node}/{device}"), start, end))
 }
 
 /// The API of the node on this data folder, once it is open. The file with its address is the last to be

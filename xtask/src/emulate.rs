@@ -116,10 +116,9 @@ fn debian_kernel() -> anyhow::Result<PathBuf> {
     let package =
         package.context("apt knows no linux-image-cloud-amd64: `apt-get update`, or use --kernel")?;
     std::fs::create_dir_all(&folder)?;
-    let status = Command::new("apt-get").args(["download", package]).current_dir(&folder).status()?;
-    if !status.success() {
-        bail!("`apt-get download {package}` failed: {status}; use --kernel");
-    }
+    let mut download = Command::new("apt-get");
+    download.args(["download", package]).current_dir(&folder);
+    run::succeed(&mut download).context("there is no kernel; use --kernel")?;
     let files = std::fs::read_dir(&folder)?.flatten().map(|file| file.path());
     let deb = files.into_iter().find(|path| path.extension().is_some_and(|e| e == "deb"));
     let deb = deb.context("apt-get downloaded no package")?;
@@ -138,7 +137,8 @@ fn neon(filter: Option<&str>) -> anyhow::Result<()> {
              compiler that has it in RUSTC (docs/platforms.md)"
         );
     }
-    let status = Command::new(run::cargo_program())
+    let mut tests = Command::new(run::cargo_program());
+    tests
         .args(["test", "--release", "--package", PACKAGE, "--lib", "--tests", "--target", NEON_TARGET])
         .arg("--target-dir")
         .arg(folder()?)
@@ -150,12 +150,6 @@ fn neon(filter: Option<&str>) -> anyhow::Result<()> {
         .arg("--no-fail-fast")
         .args(filter)
         .arg("--")
-        .args(OF_THE_MACHINE.into_iter().flat_map(|test| ["--skip", test]))
-        .stdin(Stdio::null())
-        .status()
-        .context("cannot start cargo")?;
-    if !status.success() {
-        bail!("the tests of {PACKAGE} failed on {NEON_TARGET}: {status}");
-    }
-    Ok(())
+        .args(OF_THE_MACHINE.into_iter().flat_map(|test| ["--skip", test]));
+    run::succeed(&mut tests)
 }

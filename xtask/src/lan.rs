@@ -4,8 +4,9 @@
 use std::process::Command;
 use std::sync::{Mutex, Once, PoisonError};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
+use crate::run;
 use crate::signals;
 use crate::system::Tap;
 use crate::wire::{self, Wire};
@@ -121,8 +122,9 @@ impl Lan {
     /// Keeps two machines from each other, and from no third, or lets them talk again.
     pub fn pair(&self, pair: [usize; 2], may_talk: bool) -> anyhow::Result<()> {
         let isolated = if may_talk { "off" } else { "on" };
-        pair.iter()
-            .try_for_each(|&at| run("bridge", &["link", "set", "dev", &self.port(at), "isolated", isolated]))
+        pair.iter().try_for_each(|&at| {
+            run::output("bridge", &["link", "set", "dev", &self.port(at), "isolated", isolated]).map(drop)
+        })
     }
 
     /// The machine's network card, as it sees it.
@@ -161,9 +163,9 @@ impl Names {
 
 /// A process that stands still would keep a namespace that has lost its name.
 fn end_all_in(host: &str) {
-    let Ok(listed) = Command::new("ip").args(["netns", "pids", host]).output() else { return };
-    for id in String::from_utf8_lossy(&listed.stdout).split_whitespace() {
-        let _ = run("kill", &["-9", id]);
+    let Ok(listed) = run::output("ip", &["netns", "pids", host]) else { return };
+    for id in listed.split_whitespace() {
+        let _ = run::output("kill", &["-9", id]);
     }
 }
 
@@ -178,14 +180,5 @@ fn remove_when_signalled() {
 }
 
 fn ip(args: &[&str]) -> anyhow::Result<()> {
-    run("ip", args)
-}
-
-fn run(program: &str, args: &[&str]) -> anyhow::Result<()> {
-    let output = Command::new(program).args(args).output();
-    let output = output.with_context(|| format!("`{program}` does not run"))?;
-    if !output.status.success() {
-        bail!("`{program} {}`: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
-    }
-    Ok(())
+    run::output("ip", args).map(drop)
 }

@@ -14,6 +14,7 @@ mod http;
 mod lan;
 mod licences;
 mod page;
+mod pairs;
 mod portability;
 mod prove;
 mod rng;

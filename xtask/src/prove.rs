@@ -5,10 +5,10 @@
 //! is a file here, an arm of [`Proof`], and a line in [`run`].
 
 mod blackout;
-mod bodies;
 mod choice;
 mod concurrent;
 mod constrained;
+mod decode;
 mod freeze;
 mod fresh_clusters;
 mod keys;
@@ -22,16 +22,23 @@ mod schemas;
 mod soak;
 mod speed;
 mod streams;
-mod token_cost;
+
+use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
+
+use crate::{run, setup};
 
 #[derive(Args)]
 pub struct ProveArgs {
     /// Only this one; without, the three that take a few minutes together: token-cost, bodies, fresh-clusters
     #[command(subcommand)]
     proof: Option<Proof>,
+    /// An exo binary instead of this tree's, which is built
+    #[arg(long, value_name = "FILE", global = true)]
+    exo: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -116,36 +123,55 @@ impl Verdict {
         let how = if is_kept { "every bound is kept" } else { "not every bound is kept, see above" };
         Self { line: format!("{what}: {how}"), is_kept }
     }
+
+    /// Of one that cargo runs: it keeps the bounds itself, and its lines go to our terminal.
+    fn of_cargo(what: &str, args: &[&str]) -> anyhow::Result<Self> {
+        let status = run::status(Command::new(run::cargo_program()).args(args))?;
+        Ok(Self::of_program(what, status.success()))
+    }
+}
+
+/// Three minutes of hostile bodies at a node that may have 1 GiB: the long form of an ordinary test of the
+/// command line.
+fn bodies() -> anyhow::Result<Verdict> {
+    const TEST: &str =
+        "hostile_bodies::a_node_of_1_gib_withstands_three_minutes_of_hostile_bodies_from_sixteen_clients";
+    let program = ["test", "--quiet", "--package", "exo", "--test", "all", "--"];
+    Verdict::of_cargo("bodies", &[&program[..], &["--ignored", "--nocapture", "--exact", TEST]].concat())
+}
+
+/// What a token costs the machine, measured in a process of its own: it counts what it allocates, and is
+/// built as the simulator is.
+fn token_cost() -> anyhow::Result<Verdict> {
+    Verdict::of_cargo("token-cost", &["run", "--quiet", "--package", "exo-sim", "--bin", "token-cost"])
 }
 
 /// Runs one proof, or those that are short.
-pub fn run(args: ProveArgs) -> anyhow::Result<()> {
-    let verdicts = match args.proof {
-        Some(Proof::Blackout(options)) => vec![blackout::prove(&options)?],
-        Some(Proof::Bodies) => vec![bodies::prove()?],
-        Some(Proof::Choice(options)) => vec![choice::prove(&options)?],
+pub fn run(ProveArgs { proof, exo }: ProveArgs) -> anyhow::Result<()> {
+    let exo = || setup::exo_binary(exo.as_deref());
+    let verdicts = match proof {
+        Some(Proof::Blackout(options)) => vec![blackout::prove(&exo()?, &options)?],
+        Some(Proof::Bodies) => vec![bodies()?],
+        Some(Proof::Choice(options)) => vec![choice::prove(&exo()?, &options)?],
         Some(Proof::Constrained) => constrained::prove()?,
-        Some(Proof::Freeze(options)) => freeze::prove(&options)?,
-        Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&options)?],
-        Some(Proof::Keys(options)) => vec![keys::prove(&options)?],
-        Some(Proof::Kills(options)) => kills::prove(&options)?,
-        Some(Proof::Moves(options)) => moves::prove(&options)?,
-        Some(Proof::Page(options)) => page::prove(&options)?,
-        Some(Proof::Predictions(options)) => vec![predictions::prove(&options)?],
-        Some(Proof::Pulls(options)) => pulls::prove(&options)?,
-        Some(Proof::Schemas(options)) => schemas::prove(&options)?,
-        Some(Proof::Soak(options)) => soak::prove(&options)?,
-        Some(Proof::Speed(options)) => speed::prove(&options)?,
+        Some(Proof::Freeze(options)) => freeze::prove(&exo()?, &options)?,
+        Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&exo()?, &options)?],
+        Some(Proof::Keys(options)) => vec![keys::prove(&exo()?, &options)?],
+        Some(Proof::Kills(options)) => kills::prove(&exo()?, &options)?,
+        Some(Proof::Moves(options)) => moves::prove(&exo()?, &options)?,
+        Some(Proof::Page(options)) => page::prove(&exo()?, &options)?,
+        Some(Proof::Predictions(options)) => vec![predictions::prove(&exo()?, &options)?],
+        Some(Proof::Pulls(options)) => pulls::prove(exo()?, &options)?,
+        Some(Proof::Schemas(options)) => schemas::prove(&exo()?, &options)?,
+        Some(Proof::Soak(options)) => soak::prove(exo()?, &options)?,
+        Some(Proof::Speed(options)) => speed::prove(&exo()?, &options)?,
         // It prints its own lines and ends with 1 where a bug was not found.
         Some(Proof::Planted(args)) => return crate::sim::planted(&args),
-        Some(Proof::TokenCost) => vec![token_cost::prove()?],
+        Some(Proof::TokenCost) => vec![token_cost()?],
         None => {
             eprintln!("of all proofs the short ones; the others are named: see `cargo xtask prove --help`");
-            vec![
-                token_cost::prove()?,
-                bodies::prove()?,
-                fresh_clusters::prove(&fresh_clusters::Options::default())?,
-            ]
+            let options = fresh_clusters::Options::default();
+            vec![token_cost()?, bodies()?, fresh_clusters::prove(&exo()?, &options)?]
         }
     };
     for verdict in &verdicts {

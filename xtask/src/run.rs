@@ -1,7 +1,7 @@
 //! Running other programs, and finding our own folders.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, bail};
 
@@ -23,12 +23,24 @@ pub fn cargo_program() -> String {
 
 /// Runs a program with our terminal and fails when it fails.
 pub fn command(program: &str, args: &[&str]) -> anyhow::Result<()> {
-    let status = Command::new(program).args(args).stdin(Stdio::null()).status();
-    let status = status.with_context(|| format!("cannot start `{program}`"))?;
+    succeed(Command::new(program).args(args))
+}
+
+/// The same for one that also has a folder or variables of its own.
+pub fn succeed(command: &mut Command) -> anyhow::Result<()> {
+    let status = status(command)?;
     if !status.success() {
-        bail!("`{program} {}` failed: {status}", args.join(" "));
+        let words = [command.get_program()].into_iter().chain(command.get_args());
+        let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+        bail!("`{}` failed: {status}", words.join(" "));
     }
     Ok(())
+}
+
+/// Runs a program with our terminal; how it ended.
+pub fn status(command: &mut Command) -> anyhow::Result<ExitStatus> {
+    let status = command.stdin(Stdio::null()).status();
+    status.with_context(|| format!("cannot start `{}`", command.get_program().display()))
 }
 
 /// Runs a program and gives what it printed.

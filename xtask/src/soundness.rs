@@ -7,9 +7,9 @@
 //! behaviour of any kind and data races. No part of `cargo xtask test`: neither is in the stable compiler.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 
 use crate::run;
@@ -51,12 +51,11 @@ fn nightly(target: &Path, words: &[&str]) -> Command {
         .args(&words[..split])
         .args(["--package", "exo-backend-cpu"])
         .args(&words[split..]);
-    command.env("CARGO_TARGET_DIR", target).stdin(Stdio::null());
+    command.env("CARGO_TARGET_DIR", target);
     command
 }
 
 fn finish(name: &str, command: &mut Command) -> anyhow::Result<()> {
     eprintln!("the kernels under {name}");
-    let status = command.status().context("cannot start cargo")?;
-    if status.success() { Ok(()) } else { bail!("{name} objects: {status}") }
+    run::succeed(command)
 }

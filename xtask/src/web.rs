@@ -9,7 +9,7 @@ mod stamp;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, bail};
 
@@ -59,12 +59,7 @@ pub fn run(quick: bool) -> anyhow::Result<()> {
 
 /// Runs npm in the page's folder.
 fn npm(args: &[&str]) -> anyhow::Result<()> {
-    let status = Command::new(npm_program()).args(args).current_dir(SOURCES).stdin(Stdio::null()).status();
-    let status = status.context("cannot start `npm`")?;
-    if !status.success() {
-        bail!("`npm {}` failed in {SOURCES}: {status}", args.join(" "));
-    }
-    Ok(())
+    run::succeed(Command::new(npm_program()).args(args).current_dir(SOURCES))
 }
 
 /// On Windows npm is a script, which only its whole name starts.

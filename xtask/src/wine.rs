@@ -4,9 +4,9 @@
 //! Windows answers. No part of `cargo xtask test`.
 
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use crate::portability::Compiler;
 use crate::{run, setup};
@@ -35,8 +35,8 @@ pub fn run() -> anyhow::Result<()> {
 
 fn test(compiler: &Compiler, tests: &[&str], target: &Path, aids: &Path) -> anyhow::Result<()> {
     let flags = format!("-Lnative={}", aids.display());
-    let status = compiler
-        .cargo()
+    let mut command = compiler.cargo();
+    command
         .args(["test", "-Zbuild-std", "--target", TARGET])
         .args(tests)
         .args(["--", "--nocapture"])
@@ -48,11 +48,8 @@ fn test(compiler: &Compiler, tests: &[&str], target: &Path, aids: &Path) -> anyh
         .env("WINEPREFIX", aids.join("prefix"))
         .env("WINEPATH", aids)
         .env("WINEDEBUG", "-all")
-        .env_remove("DISPLAY")
-        .stdin(Stdio::null())
-        .status()
-        .context("cannot start cargo")?;
-    if status.success() { Ok(()) } else { bail!("the tests of {} failed under Wine: {status}", tests[1]) }
+        .env_remove("DISPLAY");
+    run::succeed(&mut command)
 }
 
 /// Makes what `output` ends with, in the folder of aids.
@@ -60,7 +57,7 @@ fn compile(aids: &Path, source: &str, output: &[&str], library: &str) -> anyhow:
     let source = std::path::absolute(Path::new(SOURCES).join(source))?;
     let mut command = Command::new(GCC);
     command.current_dir(aids).args(["-O1", "-Wall", "-Werror"]).args(output).arg(source).arg(library);
-    succeed(&mut command)
+    run::succeed(&mut command)
 }
 
 /// What stands at the beginning and end of each program for this target: it comes with a compiled standard
@@ -70,13 +67,7 @@ fn start_objects(compiler: &Compiler, aids: &Path) -> anyhow::Result<()> {
         let source = compiler.std_source().join("rtstartup").join(name).with_extension("rs");
         let mut command = compiler.rustc();
         command.args(["--target", TARGET, "--crate-type", "lib", "--emit", "obj", "-o"]);
-        succeed(command.arg(aids.join(name).with_extension("o")).arg(source))?;
+        run::succeed(command.arg(aids.join(name).with_extension("o")).arg(source))?;
     }
     Ok(())
-}
-
-fn succeed(command: &mut Command) -> anyhow::Result<()> {
-    let name = command.get_program().display().to_string();
-    let status = command.stdin(Stdio::null()).status().with_context(|| format!("cannot start {name}"))?;
-    if status.success() { Ok(()) } else { bail!("{name} failed: {status}") }
 }

@@ -41,6 +41,7 @@ pub mod summary;
 pub mod table;
 pub mod telemetry;
 pub mod tokens;
+mod tool_lists;
 pub mod tools;
 pub mod updates;
 pub mod view;

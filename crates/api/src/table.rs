@@ -8,6 +8,13 @@ use serde_json::Value;
 
 use crate::fields::{BadParam, Fields, whole_number};
 
+/// What becomes of each field, and what there is to say about it: `PATH: TREATMENT, NOTE`.
+macro_rules! fields {
+    ($($path:literal: $treatment:expr, $note:expr;)+) => {
+        &[$($crate::table::Field { path: $path, treatment: $treatment, note: $note }),+]
+    };
+}
+
 mod embeddings;
 mod messages;
 mod ollama;
@@ -44,10 +51,6 @@ pub struct Field {
     pub treatment: Treatment,
     /// What there is to say about the field.
     pub note: &'static str,
-}
-
-const fn field(path: &'static str, treatment: Treatment, note: &'static str) -> Field {
-    Field { path, treatment, note }
 }
 
 /// Fields of one endpoint.
@@ -94,182 +97,139 @@ pub const COMPLETION: Table =
 const WINDOW: &str =
     "extension: the penalties count so many tokens before the next, prompt included; 0, the default, is all";
 
-const COMMON_FIELDS: &[Field] = &[
-    field("model", Honoured, "name or id of a model"),
-    field(
-        "max_tokens",
-        Honoured,
-        "an upper bound; the context bounds it anyway; 0 only in completions with `echo`, -1 (no bound) only in chat",
-    ),
-    field("temperature", Honoured, "0 to 2, default 1; 0 is greedy"),
-    field("top_p", Honoured, "0 to 1"),
-    field("top_k", Honoured, "extension; 0 and -1 keep all"),
-    field("min_p", Honoured, "extension; 0 to 1"),
-    field("typical_p", Honoured, "extension; 0 to 1"),
-    field("repetition_penalty", Honoured, "extension; 0.01 to 10"),
-    field("repetition_penalty_window", Honoured, WINDOW),
-    field("presence_penalty", Honoured, "-2 to 2"),
-    field("frequency_penalty", Honoured, "-2 to 2"),
-    field("logit_bias", Honoured, "token ids of the vocabulary to -100 to 100, at most 1024"),
-    field("seed", Honoured, "the same seed, prompt and parameters give the same text"),
-    field("n", Honoured, "1 to 16"),
-    field("stop", Honoured, "a string or up to 16"),
-    field("stream", Honoured, ""),
-    field("stream_options", Honoured, ""),
-    field("stream_options.include_usage", Honoured, "with `stream: true`"),
-    field("stream_options.include_obfuscation", Refused(&["false"]), "nothing is padded"),
-    field("ignore_eos", Honoured, "extension, for benchmarks; not together with a format or tools"),
-    field("repeat_penalty", Refused(&["1"]), "send `repetition_penalty`"),
-    field("stop_token_ids", Refused(&["[]"]), "send their texts in `stop`"),
-    field("min_tokens", Refused(&["0"]), "send `ignore_eos` or a format"),
-    field("skip_special_tokens", Refused(&["true"]), "control tokens are never in the text"),
-    field("cache_prompt", Hint, "what was read before is found by itself"),
-    field("user", Hint, ""),
-    field("metadata", Hint, ""),
-    field("safety_identifier", Hint, ""),
-    field("prompt_cache_key", Hint, "what was read before is found by itself"),
-    field("prompt_cache_options", Hint, "the same"),
-    field("prompt_cache_retention", Hint, "the same"),
-    field("store", Refused(&["false"]), "answers are not kept"),
-    field("service_tier", Refused(&[r#""auto""#, r#""default""#]), "there is one"),
-];
+const COMMON_FIELDS: &[Field] = fields! {
+    "model": Honoured, "name or id of a model";
+    "max_tokens": Honoured,
+        "an upper bound; the context bounds it anyway; 0 only in completions with `echo`, -1 (no bound) only in chat";
+    "temperature": Honoured, "0 to 2, default 1; 0 is greedy";
+    "top_p": Honoured, "0 to 1";
+    "top_k": Honoured, "extension; 0 and -1 keep all";
+    "min_p": Honoured, "extension; 0 to 1";
+    "typical_p": Honoured, "extension; 0 to 1";
+    "repetition_penalty": Honoured, "extension; 0.01 to 10";
+    "repetition_penalty_window": Honoured, WINDOW;
+    "presence_penalty": Honoured, "-2 to 2";
+    "frequency_penalty": Honoured, "-2 to 2";
+    "logit_bias": Honoured, "token ids of the vocabulary to -100 to 100, at most 1024";
+    "seed": Honoured, "the same seed, prompt and parameters give the same text";
+    "n": Honoured, "1 to 16";
+    "stop": Honoured, "a string or up to 16";
+    "stream": Honoured, "";
+    "stream_options": Honoured, "";
+    "stream_options.include_usage": Honoured, "with `stream: true`";
+    "stream_options.include_obfuscation": Refused(&["false"]), "nothing is padded";
+    "ignore_eos": Honoured, "extension, for benchmarks; not together with a format or tools";
+    "repeat_penalty": Refused(&["1"]), "send `repetition_penalty`";
+    "stop_token_ids": Refused(&["[]"]), "send their texts in `stop`";
+    "min_tokens": Refused(&["0"]), "send `ignore_eos` or a format";
+    "skip_special_tokens": Refused(&["true"]), "control tokens are never in the text";
+    "cache_prompt": Hint, "what was read before is found by itself";
+    "user": Hint, "";
+    "metadata": Hint, "";
+    "safety_identifier": Hint, "";
+    "prompt_cache_key": Hint, "what was read before is found by itself";
+    "prompt_cache_options": Hint, "the same";
+    "prompt_cache_retention": Hint, "the same";
+    "store": Refused(&["false"]), "answers are not kept";
+    "service_tier": Refused(&[r#""auto""#, r#""default""#]), "there is one";
+};
 
-const CHAT_FIELDS: &[Field] = &[
-    field("messages", Honoured, "at most 16,384"),
-    field("messages[].role", Honoured, "system, developer, user, assistant, tool"),
-    field("messages[].content", Honoured, "a string or text parts"),
-    field("messages[].content[].type", Honoured, "only `text`"),
-    field("messages[].content[].text", Honoured, ""),
-    field("messages[].content[].image_url", Refused(&[]), "models here read text"),
-    field("messages[].content[].input_audio", Refused(&[]), "models here read text"),
-    field("messages[].content[].file", Refused(&[]), "models here read text"),
-    field("messages[].content[].refusal", Refused(&[]), "send it as text"),
-    field("messages[].content[].cache_control", Hint, "what was read before is found by itself"),
-    field("messages[].content[].prompt_cache_breakpoint", Hint, "what was read before is found by itself"),
-    field("messages[].name", Honoured, "where the model's template has a place for it"),
-    field("messages[].refusal", Refused(&["[]"]), "send it as content"),
-    field("messages[].annotations", Refused(&["[]"]), ""),
-    field("messages[].audio", Refused(&["[]"]), "models here read text"),
-    field("messages[].function_call", Refused(&["[]"]), "the older form of `tool_calls`"),
-    field("messages[].tool_calls", Honoured, "of the assistant"),
-    field("messages[].tool_calls[].id", Honoured, ""),
-    field("messages[].tool_calls[].type", Honoured, "only `function`"),
-    field("messages[].tool_calls[].index", Hint, "streamed deltas have it"),
-    field("messages[].tool_calls[].function", Honoured, ""),
-    field("messages[].tool_calls[].function.name", Honoured, ""),
-    field("messages[].tool_calls[].function.arguments", Honoured, "a JSON object as text"),
-    field(
-        "messages[].tool_calls[].function.parsed_arguments",
-        Hint,
-        "the client's own reading of `arguments`",
-    ),
-    field("messages[].parsed", Hint, "the client's own reading of `content`"),
-    field("messages[].tool_calls[].custom", Refused(&[]), "tools are functions with a JSON schema"),
-    field("messages[].tool_call_id", Honoured, "of a tool's result: a call before it"),
-    field(
-        "messages[].reasoning_content",
-        Honoured,
-        "extension; goes to the model where its template has a place for it",
-    ),
-    field(
-        "messages[].reasoning",
-        Honoured,
-        "another name of `reasoning_content`, which counts where both are sent",
-    ),
-    field("max_completion_tokens", Honoured, "the newer name of `max_tokens`"),
-    field("logprobs", Honoured, "of the raw logits; thoughts and calls have theirs among them"),
-    field("top_logprobs", Honoured, "0 to 20"),
-    field(
-        "response_format",
-        Honoured,
-        "kept to while the answer is made, never checked after it; with `tools`, an answer that calls none is of it",
-    ),
-    field("response_format.type", Honoured, "`text`, `json_object`, `json_schema`"),
-    field("response_format.json_schema", Honoured, ""),
-    field("response_format.json_schema.name", Hint, ""),
-    field("response_format.json_schema.description", Hint, ""),
-    field(
-        "response_format.json_schema.schema",
-        Honoured,
-        "whole, or refused by the place of what is not enforced",
-    ),
-    field("response_format.json_schema.strict", Hint, "every schema is enforced as if it were true"),
-    field("grammar", Honoured, "extension: `{\"regex\": \"…\"}` or `{\"lark\": \"…\"}`"),
-    field(
-        "tools",
-        Honoured,
-        "at most 512; where the model's template has a form for calls that is recognised",
-    ),
-    field("tools[].type", Honoured, "only `function`"),
-    field("tools[].function", Honoured, ""),
-    field("tools[].function.name", Honoured, "1 to 64 letters, digits and `_-.`"),
-    field("tools[].function.description", Honoured, "for the model"),
-    field(
-        "tools[].function.parameters",
-        Honoured,
-        "arguments keep to it token by token, as far as it can be enforced",
-    ),
-    field("tools[].function.strict", Honoured, "true: wholly, or the request is refused"),
-    field("tools[].custom", Refused(&[]), "tools are functions with a JSON schema"),
-    field("tools[].cache_control", Hint, "what was read before is found by itself"),
-    field("tools[].function.cache_control", Hint, "the same"),
-    field("tool_choice", Honoured, "none, auto, required, a function, allowed_tools"),
-    field("tool_choice.type", Honoured, ""),
-    field("tool_choice.function", Honoured, ""),
-    field("tool_choice.allowed_tools", Honoured, ""),
-    field("tool_choice.allowed_tools.mode", Honoured, ""),
-    field("tool_choice.allowed_tools.tools", Honoured, ""),
-    field("tool_choice.custom", Refused(&[]), "tools are functions with a JSON schema"),
-    field("parallel_tool_calls", Honoured, "default true; false: one call at most"),
-    field("functions", Refused(&["[]"]), "the older form of `tools`"),
-    field("function_call", Refused(&[r#""none""#, r#""auto""#]), "the older form of `tool_choice`"),
-    field("modalities", Refused(&[r#"["text"]"#]), "models here write text"),
-    field("audio", Refused(&[]), "models here write text"),
-    field("verbosity", Refused(&[r#""medium""#]), "say it in the prompt"),
-    field("prediction", Refused(&[]), "tokens are guessed ahead by themselves"),
-    field(
-        "reasoning_effort",
-        Honoured,
-        "`none`, `medium`, which is what the model does by itself, and efforts where it has them; where it has none, `minimal` and `low` bound a thought to 128 and 1,024 tokens, and higher ones are a bound that holds anyway; an effort asks nothing of a model that does not reason",
-    ),
-    field(
-        "thinking_budget_tokens",
-        Honoured,
-        "extension; most tokens of a thought, which is closed then; asks nothing of a model that does not reason",
-    ),
-    field(
-        "chat_template_kwargs",
-        Honoured,
-        "extension, as vLLM, SGLang and llama.cpp have it: `enable_thinking` alone",
-    ),
-    field(
-        "chat_template_kwargs.enable_thinking",
-        Honoured,
-        "false is as `reasoning_effort`: `none`; true asks a model to think that does so only when it is told to",
-    ),
-    field("guided_json", Refused(&[]), "send `response_format`"),
-    field("guided_regex", Refused(&[]), "send `grammar`: `{\"regex\": …}`"),
-    field("guided_choice", Refused(&[]), "send a `response_format` with an `enum`"),
-    field("guided_grammar", Refused(&[]), "send `grammar`: `{\"lark\": …}`"),
-    field("structured_outputs", Refused(&[]), "send `response_format` or `grammar`"),
-    field("json_schema", Refused(&[]), "send `response_format`"),
-    field("add_generation_prompt", Refused(&["true"]), "answers are new messages"),
-    field("continue_final_message", Refused(&["false"]), "answers are new messages"),
-    field("moderation", Refused(&[]), "nothing is moderated"),
-    field("web_search_options", Refused(&[]), "no model here reaches the web"),
-];
+const CHAT_FIELDS: &[Field] = fields! {
+    "messages": Honoured, "at most 16,384";
+    "messages[].role": Honoured, "system, developer, user, assistant, tool";
+    "messages[].content": Honoured, "a string or text parts";
+    "messages[].content[].type": Honoured, "only `text`";
+    "messages[].content[].text": Honoured, "";
+    "messages[].content[].image_url": Refused(&[]), "models here read text";
+    "messages[].content[].input_audio": Refused(&[]), "models here read text";
+    "messages[].content[].file": Refused(&[]), "models here read text";
+    "messages[].content[].refusal": Refused(&[]), "send it as text";
+    "messages[].content[].cache_control": Hint, "what was read before is found by itself";
+    "messages[].content[].prompt_cache_breakpoint": Hint, "what was read before is found by itself";
+    "messages[].name": Honoured, "where the model's template has a place for it";
+    "messages[].refusal": Refused(&["[]"]), "send it as content";
+    "messages[].annotations": Refused(&["[]"]), "";
+    "messages[].audio": Refused(&["[]"]), "models here read text";
+    "messages[].function_call": Refused(&["[]"]), "the older form of `tool_calls`";
+    "messages[].tool_calls": Honoured, "of the assistant";
+    "messages[].tool_calls[].id": Honoured, "";
+    "messages[].tool_calls[].type": Honoured, "only `function`";
+    "messages[].tool_calls[].index": Hint, "streamed deltas have it";
+    "messages[].tool_calls[].function": Honoured, "";
+    "messages[].tool_calls[].function.name": Honoured, "";
+    "messages[].tool_calls[].function.arguments": Honoured, "a JSON object as text";
+    "messages[].tool_calls[].function.parsed_arguments": Hint, "the client's own reading of `arguments`";
+    "messages[].parsed": Hint, "the client's own reading of `content`";
+    "messages[].tool_calls[].custom": Refused(&[]), "tools are functions with a JSON schema";
+    "messages[].tool_call_id": Honoured, "of a tool's result: a call before it";
+    "messages[].reasoning_content": Honoured,
+        "extension; goes to the model where its template has a place for it";
+    "messages[].reasoning": Honoured, "another name of `reasoning_content`, which counts where both are sent";
+    "max_completion_tokens": Honoured, "the newer name of `max_tokens`";
+    "logprobs": Honoured, "of the raw logits; thoughts and calls have theirs among them";
+    "top_logprobs": Honoured, "0 to 20";
+    "response_format": Honoured,
+        "kept to while the answer is made, never checked after it; with `tools`, an answer that calls none is of it";
+    "response_format.type": Honoured, "`text`, `json_object`, `json_schema`";
+    "response_format.json_schema": Honoured, "";
+    "response_format.json_schema.name": Hint, "";
+    "response_format.json_schema.description": Hint, "";
+    "response_format.json_schema.schema": Honoured, "whole, or refused by the place of what is not enforced";
+    "response_format.json_schema.strict": Hint, "every schema is enforced as if it were true";
+    "grammar": Honoured, "extension: `{\"regex\": \"…\"}` or `{\"lark\": \"…\"}`";
+    "tools": Honoured, "at most 512; where the model's template has a form for calls that is recognised";
+    "tools[].type": Honoured, "only `function`";
+    "tools[].function": Honoured, "";
+    "tools[].function.name": Honoured, "1 to 64 letters, digits and `_-.`";
+    "tools[].function.description": Honoured, "for the model";
+    "tools[].function.parameters": Honoured,
+        "arguments keep to it token by token, as far as it can be enforced";
+    "tools[].function.strict": Honoured, "true: wholly, or the request is refused";
+    "tools[].custom": Refused(&[]), "tools are functions with a JSON schema";
+    "tools[].cache_control": Hint, "what was read before is found by itself";
+    "tools[].function.cache_control": Hint, "the same";
+    "tool_choice": Honoured, "none, auto, required, a function, allowed_tools";
+    "tool_choice.type": Honoured, "";
+    "tool_choice.function": Honoured, "";
+    "tool_choice.allowed_tools": Honoured, "";
+    "tool_choice.allowed_tools.mode": Honoured, "";
+    "tool_choice.allowed_tools.tools": Honoured, "";
+    "tool_choice.custom": Refused(&[]), "tools are functions with a JSON schema";
+    "parallel_tool_calls": Honoured, "default true; false: one call at most";
+    "functions": Refused(&["[]"]), "the older form of `tools`";
+    "function_call": Refused(&[r#""none""#, r#""auto""#]), "the older form of `tool_choice`";
+    "modalities": Refused(&[r#"["text"]"#]), "models here write text";
+    "audio": Refused(&[]), "models here write text";
+    "verbosity": Refused(&[r#""medium""#]), "say it in the prompt";
+    "prediction": Refused(&[]), "tokens are guessed ahead by themselves";
+    "reasoning_effort": Honoured,
+        "`none`, `medium`, which is what the model does by itself, and efforts where it has them; where it has none, `minimal` and `low` bound a thought to 128 and 1,024 tokens, and higher ones are a bound that holds anyway; an effort asks nothing of a model that does not reason";
+    "thinking_budget_tokens": Honoured,
+        "extension; most tokens of a thought, which is closed then; asks nothing of a model that does not reason";
+    "chat_template_kwargs": Honoured,
+        "extension, as vLLM, SGLang and llama.cpp have it: `enable_thinking` alone";
+    "chat_template_kwargs.enable_thinking": Honoured,
+        "false is as `reasoning_effort`: `none`; true asks a model to think that does so only when it is told to";
+    "guided_json": Refused(&[]), "send `response_format`";
+    "guided_regex": Refused(&[]), "send `grammar`: `{\"regex\": …}`";
+    "guided_choice": Refused(&[]), "send a `response_format` with an `enum`";
+    "guided_grammar": Refused(&[]), "send `grammar`: `{\"lark\": …}`";
+    "structured_outputs": Refused(&[]), "send `response_format` or `grammar`";
+    "json_schema": Refused(&[]), "send `response_format`";
+    "add_generation_prompt": Refused(&["true"]), "answers are new messages";
+    "continue_final_message": Refused(&["false"]), "answers are new messages";
+    "moderation": Refused(&[]), "nothing is moderated";
+    "web_search_options": Refused(&[]), "no model here reaches the web";
+};
 
-const COMPLETION_FIELDS: &[Field] = &[
-    field("prompt", Honoured, "a string, token ids, or an array of these; times `n` at most 64 answers"),
-    field("logprobs", Honoured, "0 to 20; of the raw logits, with `echo` of the prompt's tokens too"),
-    field("echo", Honoured, "begin with the prompt; with `logprobs` nothing of it is taken from kept pages"),
-    field(
-        "suffix",
-        Honoured,
-        "where the model has fill-in-the-middle tokens; control tokens in `prompt` are text then",
-    ),
-    field("best_of", Refused(&["1"]), "ask for `n`"),
-];
+const COMPLETION_FIELDS: &[Field] = fields! {
+    "prompt": Honoured, "a string, token ids, or an array of these; times `n` at most 64 answers";
+    "logprobs": Honoured, "0 to 20; of the raw logits, with `echo` of the prompt's tokens too";
+    "echo": Honoured, "begin with the prompt; with `logprobs` nothing of it is taken from kept pages";
+    "suffix": Honoured,
+        "where the model has fill-in-the-middle tokens; control tokens in `prompt` are text then";
+    "best_of": Refused(&["1"]), "ask for `n`";
+};
 
 impl Table {
     /// Takes out of an object of a request what passes and refuses the rest that is known. `place` is where

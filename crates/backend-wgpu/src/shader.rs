@@ -18,44 +18,30 @@ pub(crate) enum Access {
     Write,
 }
 
-/// A kernel file.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub(crate) enum Kernel {
-    Add,
-    SwiGlu,
-    SelectRows,
-    ArgMax,
-    RmsNorm,
-    Rope,
-    KvWrite,
-    Heads,
-    Attention,
-    Embed,
-    MatMulVec,
-    MatMulGated,
-    MatMulTile,
+exo_types::enum_with_all! {
+    /// A kernel file.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+    pub(crate) enum Kernel {
+        Add,
+        SwiGlu,
+        SelectRows,
+        ArgMax,
+        RmsNorm,
+        Rope,
+        KvWrite,
+        Heads,
+        Attention,
+        Embed,
+        MatMulVec,
+        MatMulGated,
+        MatMulTile,
+    }
 }
 
 /// Flags that say how many weights a kernel has: one for each after the first.
 const PARTS: [&str; 2] = ["SECOND", "THIRD"];
 
 impl Kernel {
-    const ALL: [Self; 13] = [
-        Self::Add,
-        Self::SwiGlu,
-        Self::SelectRows,
-        Self::ArgMax,
-        Self::RmsNorm,
-        Self::Rope,
-        Self::KvWrite,
-        Self::Heads,
-        Self::Attention,
-        Self::Embed,
-        Self::MatMulVec,
-        Self::MatMulGated,
-        Self::MatMulTile,
-    ];
-
     /// Flags that it may be asked for: of each group none or one.
     fn flags(self) -> &'static [&'static [&'static str]] {
         match self {

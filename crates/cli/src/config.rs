@@ -53,175 +53,112 @@ impl Key {
     }
 }
 
+/// Below its help what each setting is called, and what it is where nobody sets it.
+macro_rules! settings {
+    ($($(#[doc = $help:literal])+ $name:ident = $default:literal;)+) => {
+        // Each line of a comment begins with a space.
+        &[$(Key {
+            name: stringify!($name),
+            default: $default,
+            help: concat!($($help),+).trim_ascii_start(),
+        }),+]
+    };
+}
+
 /// Every setting. An empty default means "none" or "chosen by exo"; the help says which.
-pub const KEYS: &[Key] = &[
-    Key {
-        name: "data_dir",
-        default: "",
-        help: "folder for keys, journal and fetched models (default: XDG data)",
-    },
-    Key { name: "name", default: "", help: "name for people (default: the host name)" },
-    Key { name: "api_listen", default: "127.0.0.1:52415", help: "address of API and dashboard" },
-    Key {
-        name: "ollama_listen",
-        default: "",
-        help: "second address of the API, on loopback, for programs that look for Ollama: 127.0.0.1:11434 (default: none)",
-    },
-    Key {
-        name: "listen",
-        default: "0.0.0.0:52416",
-        help: "address for other nodes, UDP and TCP; port 0 picks one",
-    },
-    Key { name: "peers", default: "", help: "addresses of nodes to reach, host:port, comma between" },
-    Key {
-        name: "resume",
-        default: "true",
-        help: "answers go on elsewhere when this node is lost: another one has a copy of each in memory",
-    },
-    Key {
-        name: "leave_out_hosted_tools",
-        default: "false",
-        help: "tools of a request that run at their vendor (web search, …) are left out and named in the answer, not refused",
-    },
-    Key { name: "discovery", default: "true", help: "find nodes by mDNS" },
-    Key { name: "group", default: "", help: "only nodes of the same group find each other" },
-    Key {
-        name: "trust",
-        default: "auto",
-        help: "auto: a new cluster lets nodes join for 10 minutes, unless EXO_JOIN_TOKEN is set; closed: never",
-    },
-    Key {
-        name: "backend",
-        default: "auto",
-        help: "what computes: auto (cards that give the right answers, else the processor), cpu, an NVIDIA card by cuda, or a graphics \
-               processor by vulkan, metal or dx12 (see `exo devices`)",
-    },
-    Key {
-        name: "device",
-        default: "",
-        help: "which graphics processor: a part of its name, or its number with the backend; with auto a name or a place \
-               as in cuda:0 (default: the fastest, or the backend's first)",
-    },
-    Key {
-        name: "step_max_s",
-        default: "25",
-        help: "seconds one step may take on a graphics processor, a quarter more for each token of it; then its process \
-               is ended and started anew",
-    },
-    Key {
-        name: "threads",
-        default: "",
-        help: "processor threads for models (default: the processors this process may use)",
-    },
-    Key {
-        name: "cores",
-        default: "",
-        help: "processor cores to keep to, as in 0-3,8, each worker thread to one of them; on Linux (default: all, and \
-               threads move)",
-    },
-    Key {
-        name: "compute_share",
-        default: "100%",
-        help: "part of the time in which the processor computes for models, 10% to 100%; the rest of it is left to other programs, evenly \
-               (not while weights are packed after a load; graphics processors are not slowed)",
-    },
-    Key {
-        name: "mmap",
-        default: "false",
-        help: "use weights straight from the model file instead of copying them to faster memory",
-    },
-    Key {
-        name: "cpu_isa",
-        default: "auto",
-        help: "instruction set of the processor's kernels: auto, scalar, avx2, avx512, neon",
-    },
-    Key {
-        name: "memory_mib",
-        default: "",
-        help: "memory models may take of each device, in MiB (default: what is free less a reserve)",
-    },
-    Key {
-        name: "disk_reserve_mib",
-        default: "",
-        help: "disk that stays free when models are fetched, in MiB (default: a fiftieth of the disk, 1024 to 16384)",
-    },
-    Key {
-        name: "disk_quota_mib",
-        default: "",
-        help: "disk that fetched models may take together, in MiB; what was not used for longest goes for what is fetched, if another \
-               machine has it (default: no limit)",
-    },
-    Key {
-        name: "unload_idle_s",
-        default: "1800",
-        help: "what a request loaded is unloaded when none has used it for so many seconds; 0 never does. The coordinator's counts; what a \
-               person placed stays",
-    },
-    Key {
-        name: "stream_pause_max",
-        default: "120",
-        help: "seconds that an answer waits to go on after a machine that computes it was lost, 1 to 3600; then it ends with what is missing",
-    },
-    Key { name: "context_tokens", default: "4096", help: "context given to a model unless asked otherwise" },
-    Key { name: "slots", default: "4", help: "sequences that may run at once unless asked otherwise" },
-    Key {
-        name: "cache_tokens",
-        default: "",
-        help: "tokens whose keys and values a model may hold, over all sequences (default: slots times context)",
-    },
-    Key {
-        name: "kv",
-        default: "f16",
-        help: "how keys and values are stored unless asked otherwise: f32, f16 or q8",
-    },
-    Key {
-        name: "embedding_pooling",
-        default: "",
-        help: "how a model that was made to write text gives vectors to clients that cannot send `pooling`: first, mean or last \
-               (default: they are refused)",
-    },
-    Key {
-        name: "speculate",
-        default: "ngram",
-        help: "how tokens are guessed ahead, which changes speed but no answer: ngram (from the text itself), draft \
-               (by a small model; what naming one asks for) or off",
-    },
-    Key {
-        name: "draft",
-        default: "",
-        help: "small model of the same tokenizer that guesses ahead: name, file or folder (default: none)",
-    },
-    Key { name: "allowed_hosts", default: "", help: "host names the API answers to besides localhost" },
-    Key {
-        name: "allowed_origins",
-        default: "",
-        help: "pages of other sites and of programs with web views that may use the models, each with an API key, comma between: \
-               app://obsidian.md, http://localhost:3000, vscode-webview://*",
-    },
-    Key {
-        name: "api_keys",
-        default: "",
-        help: "keys for /v1 when api_listen is not loopback, comma between; in the file also a table of names to keys. A running node reads them \
-               again when the file changes",
-    },
-    Key {
-        name: "api_proxied",
-        default: "false",
-        help: "whether a proxy on this machine stands in front of the API: then nothing is administered over HTTP, the page included, \
-               and keys are always needed",
-    },
-    Key {
-        name: "metrics_open",
-        default: "false",
-        help: "whether /metrics is readable without an API key or the local secret",
-    },
-    Key {
-        name: "keys_see_cluster",
-        default: "false",
-        help: "whether an API key also shows the state of the cluster, to look at, from other machines too",
-    },
-    Key { name: "log", default: "warn", help: "what is logged, as in RUST_LOG" },
-];
+pub const KEYS: &[Key] = settings! {
+    /// folder for keys, journal and fetched models (default: XDG data)
+    data_dir = "";
+    /// name for people (default: the host name)
+    name = "";
+    /// address of API and dashboard
+    api_listen = "127.0.0.1:52415";
+    /// second address of the API, on loopback, for programs that look for Ollama: 127.0.0.1:11434 (default:
+    /// none)
+    ollama_listen = "";
+    /// address for other nodes, UDP and TCP; port 0 picks one
+    listen = "0.0.0.0:52416";
+    /// addresses of nodes to reach, host:port, comma between
+    peers = "";
+    /// answers go on elsewhere when this node is lost: another one has a copy of each in memory
+    resume = "true";
+    /// tools of a request that run at their vendor (web search, …) are left out and named in the answer, not
+    /// refused
+    leave_out_hosted_tools = "false";
+    /// find nodes by mDNS
+    discovery = "true";
+    /// only nodes of the same group find each other
+    group = "";
+    /// auto: a new cluster lets nodes join for 10 minutes, unless EXO_JOIN_TOKEN is set; closed: never
+    trust = "auto";
+    /// what computes: auto (cards that give the right answers, else the processor), cpu, an NVIDIA card by
+    /// cuda, or a graphics processor by vulkan, metal or dx12 (see `exo devices`)
+    backend = "auto";
+    /// which graphics processor: a part of its name, or its number with the backend; with auto a name or a
+    /// place as in cuda:0 (default: the fastest, or the backend's first)
+    device = "";
+    /// seconds one step may take on a graphics processor, a quarter more for each token of it; then its
+    /// process is ended and started anew
+    step_max_s = "25";
+    /// processor threads for models (default: the processors this process may use)
+    threads = "";
+    /// processor cores to keep to, as in 0-3,8, each worker thread to one of them; on Linux (default: all,
+    /// and threads move)
+    cores = "";
+    /// part of the time in which the processor computes for models, 10% to 100%; the rest of it is left to
+    /// other programs, evenly (not while weights are packed after a load; graphics processors are not slowed)
+    compute_share = "100%";
+    /// use weights straight from the model file instead of copying them to faster memory
+    mmap = "false";
+    /// instruction set of the processor's kernels: auto, scalar, avx2, avx512, neon
+    cpu_isa = "auto";
+    /// memory models may take of each device, in MiB (default: what is free less a reserve)
+    memory_mib = "";
+    /// disk that stays free when models are fetched, in MiB (default: a fiftieth of the disk, 1024 to 16384)
+    disk_reserve_mib = "";
+    /// disk that fetched models may take together, in MiB; what was not used for longest goes for what is
+    /// fetched, if another machine has it (default: no limit)
+    disk_quota_mib = "";
+    /// what a request loaded is unloaded when none has used it for so many seconds; 0 never does. The
+    /// coordinator's counts; what a person placed stays
+    unload_idle_s = "1800";
+    /// seconds that an answer waits to go on after a machine that computes it was lost, 1 to 3600; then it
+    /// ends with what is missing
+    stream_pause_max = "120";
+    /// context given to a model unless asked otherwise
+    context_tokens = "4096";
+    /// sequences that may run at once unless asked otherwise
+    slots = "4";
+    /// tokens whose keys and values a model may hold, over all sequences (default: slots times context)
+    cache_tokens = "";
+    /// how keys and values are stored unless asked otherwise: f32, f16 or q8
+    kv = "f16";
+    /// how a model that was made to write text gives vectors to clients that cannot send `pooling`: first,
+    /// mean or last (default: they are refused)
+    embedding_pooling = "";
+    /// how tokens are guessed ahead, which changes speed but no answer: ngram (from the text itself), draft
+    /// (by a small model; what naming one asks for) or off
+    speculate = "ngram";
+    /// small model of the same tokenizer that guesses ahead: name, file or folder (default: none)
+    draft = "";
+    /// host names the API answers to besides localhost
+    allowed_hosts = "";
+    /// pages of other sites and of programs with web views that may use the models, each with an API key,
+    /// comma between: app://obsidian.md, http://localhost:3000, vscode-webview://*
+    allowed_origins = "";
+    /// keys for /v1 when api_listen is not loopback, comma between; in the file also a table of names to
+    /// keys. A running node reads them again when the file changes
+    api_keys = "";
+    /// whether a proxy on this machine stands in front of the API: then nothing is administered over HTTP,
+    /// the page included, and keys are always needed
+    api_proxied = "false";
+    /// whether /metrics is readable without an API key or the local secret
+    metrics_open = "false";
+    /// whether an API key also shows the state of the cluster, to look at, from other machines too
+    keys_see_cluster = "false";
+    /// what is logged, as in RUST_LOG
+    log = "warn";
+};
 
 /// Where a value came from.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -64,12 +64,11 @@ pub enum Stay {
 pub async fn start(
     config: &Config,
     stay: Stay,
-    api_listen: SocketAddr,
     doctor: Doctor,
     stop: &mut StopSignal,
 ) -> anyhow::Result<Option<Running>> {
     let running = tokio::select! {
-        running = open(config, stay, api_listen, doctor) => running?,
+        running = open(config, stay, doctor) => running?,
         () = stop.wait() => return Ok(None),
     };
     stop.also_when(running.node.end_asked());
@@ -77,12 +76,11 @@ pub async fn start(
 }
 
 /// Opens the API's port, starts the node, serves.
-async fn open(
-    config: &Config,
-    stay: Stay,
-    api_listen: SocketAddr,
-    doctor: Doctor,
-) -> anyhow::Result<Running> {
+async fn open(config: &Config, stay: Stay, doctor: Doctor) -> anyhow::Result<Running> {
+    let api_listen = match stay {
+        Stay::Long => config.api_listen()?,
+        Stay::ForTheWhile => ([127, 0, 0, 1], 0).into(),
+    };
     environment::warn_of_unknown();
     check_files(system::allow_many_files())?;
     let data_dir = config.data_dir();

@@ -158,6 +158,15 @@ pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints a document where a script asks for it, else has the same shown to people.
+pub fn json_or(is_json: bool, document: &impl serde::Serialize, show: impl FnOnce()) -> anyhow::Result<()> {
+    if is_json {
+        return json(document);
+    }
+    show();
+    Ok(())
+}
+
 /// Prints a document for scripts on one line.
 pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
     line(escaped(&serde_json::to_string(value)?));

@@ -15,13 +15,14 @@ use exo_api::{
     KeepModelRequest, ModelCheckRequest, PlaceRequest, PlanQuery, ReplanRequest, RoleRequest,
 };
 use exo_stdx::unix_s;
-use exo_types::{InstanceId, NodeId, ParseIdError};
+use exo_types::{InstanceId, ParseIdError};
 use futures_util::{StreamExt, stream};
+use serde::Serialize;
 
 use crate::app::App;
 use crate::body::{JsonBody, NoBody, json};
 use crate::encode::push_event;
-use crate::errors::{ApiError, Path};
+use crate::errors::{Answer, ApiError, Path};
 use crate::guard::Caller;
 use crate::live::{Scope, for_viewers};
 use crate::sse::event_stream;
@@ -30,7 +31,16 @@ use crate::ticket::request_id;
 /// For a file to be read once: a hundred gigabytes of a slow disk.
 const ADD_MAX: Duration = Duration::from_secs(3600);
 
-type Answer = Result<Response, ApiError>;
+/// Answers with what an administrative call gives.
+pub async fn shown<T: Serialize>(app: &App, call: impl Future<Output = Result<T, AdminError>>) -> Answer {
+    Ok(json(&app.admin(call).await?))
+}
+
+/// Answers that an administrative call is done.
+pub async fn done(app: &App, call: impl Future<Output = Result<(), AdminError>>) -> Answer {
+    app.admin(call).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
 
 /// `GET /exo/v1/cluster`
 pub async fn cluster(State(app): State<Arc<App>>, Extension(caller): Extension<Caller>) -> Answer {
@@ -87,17 +97,17 @@ pub async fn place(State(app): State<Arc<App>>, JsonBody(place): JsonBody<PlaceR
 
 /// `POST /exo/v1/plan`
 pub async fn plan(State(app): State<Arc<App>>, JsonBody(query): JsonBody<PlanQuery>) -> Answer {
-    Ok(json(&app.admin(app.facade.plan(query)).await?))
+    shown(&app, app.facade.plan(query)).await
 }
 
 /// `GET /exo/v1/fits`
 pub async fn fits(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.admin(app.facade.fits(FitsQuery::default())).await?))
+    shown(&app, app.facade.fits(FitsQuery::default())).await
 }
 
 /// `POST /exo/v1/fits`
 pub async fn fits_one(State(app): State<Arc<App>>, JsonBody(query): JsonBody<FitsQuery>) -> Answer {
-    Ok(json(&app.admin(app.facade.fits(query)).await?))
+    shown(&app, app.facade.fits(query)).await
 }
 
 /// `POST /exo/v1/instances/{instance}/replan`
@@ -106,13 +116,12 @@ pub async fn replan(
     Path(id): Path<String>,
     JsonBody(replan): JsonBody<ReplanRequest>,
 ) -> Answer {
-    Ok(json(&app.admin(app.facade.replan(parse("instance", &id)?, replan)).await?))
+    shown(&app, app.facade.replan(parse("instance", &id)?, replan)).await
 }
 
 /// `DELETE /exo/v1/instances/{instance}`
 pub async fn unload(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
-    app.admin(app.facade.unload(parse("instance", &id)?)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.unload(parse("instance", &id)?)).await
 }
 
 /// `GET /exo/v1/requests`
@@ -144,24 +153,22 @@ pub async fn retry_device(
     Path((node, device)): Path<(String, String)>,
     _: NoBody,
 ) -> Answer {
-    app.admin(app.facade.retry_device(parse::<NodeId>("node", &node)?, device)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.retry_device(parse("node", &node)?, device)).await
 }
 
 /// `GET /exo/v1/members`
 pub async fn members(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.admin(app.facade.members()).await?))
+    shown(&app, app.facade.members()).await
 }
 
 /// `POST /exo/v1/members`
 pub async fn admit(State(app): State<Arc<App>>, JsonBody(admit): JsonBody<AdmitRequest>) -> Answer {
-    Ok(json(&app.admin(app.facade.admit_member(parse("node", &admit.node)?)).await?))
+    shown(&app, app.facade.admit_member(parse("node", &admit.node)?)).await
 }
 
 /// `DELETE /exo/v1/join_requests/{node}`
 pub async fn refuse(State(app): State<Arc<App>>, Path(node): Path<String>) -> Answer {
-    app.admin(app.facade.refuse_node(parse::<NodeId>("node", &node)?)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.refuse_node(parse("node", &node)?)).await
 }
 
 /// `POST /exo/v1/join_window`
@@ -169,20 +176,17 @@ pub async fn open_join_window(
     State(app): State<Arc<App>>,
     JsonBody(wanted): JsonBody<JoinWindowRequest>,
 ) -> Answer {
-    app.admin(app.facade.open_join_window(wanted.minutes)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.open_join_window(wanted.minutes)).await
 }
 
 /// `DELETE /exo/v1/join_window`
 pub async fn shut_join_window(State(app): State<Arc<App>>) -> Answer {
-    app.admin(app.facade.shut_join_window()).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.shut_join_window()).await
 }
 
 /// `DELETE /exo/v1/members/{node}`
 pub async fn remove_member(State(app): State<Arc<App>>, Path(node): Path<String>) -> Answer {
-    app.admin(app.facade.remove_member(parse::<NodeId>("node", &node)?)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.remove_member(parse("node", &node)?)).await
 }
 
 /// `POST /exo/v1/members/{node}/role`
@@ -191,8 +195,7 @@ pub async fn set_role(
     Path(node): Path<String>,
     JsonBody(wanted): JsonBody<RoleRequest>,
 ) -> Answer {
-    app.admin(app.facade.set_role(parse::<NodeId>("node", &node)?, wanted.role)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.set_role(parse("node", &node)?, wanted.role)).await
 }
 
 /// `POST /exo/v1/members/{node}/drain`
@@ -201,23 +204,22 @@ pub async fn drain(
     Path(node): Path<String>,
     JsonBody(wanted): JsonBody<DrainRequest>,
 ) -> Answer {
-    app.admin(app.facade.drain(parse::<NodeId>("node", &node)?, wanted.drain)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.drain(parse("node", &node)?, wanted.drain)).await
 }
 
 /// `POST /exo/v1/invites`
 pub async fn invite(State(app): State<Arc<App>>, JsonBody(invite): JsonBody<InviteRequest>) -> Answer {
-    Ok(json(&app.admin(app.facade.invite(invite)).await?))
+    shown(&app, app.facade.invite(invite)).await
 }
 
 /// `POST /exo/v1/join`
 pub async fn join(State(app): State<Arc<App>>, JsonBody(join): JsonBody<JoinRequest>) -> Answer {
-    Ok(json(&app.admin(app.facade.join(join)).await?))
+    shown(&app, app.facade.join(join)).await
 }
 
 /// `GET /exo/v1/models`
 pub async fn models(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.admin(app.facade.models()).await?))
+    shown(&app, app.facade.models()).await
 }
 
 /// `POST /exo/v1/models`
@@ -237,23 +239,22 @@ pub async fn check_model(
     State(app): State<Arc<App>>,
     JsonBody(check): JsonBody<ModelCheckRequest>,
 ) -> Answer {
-    Ok(json(&app.admin(app.facade.check_model(check.model)).await?))
+    shown(&app, app.facade.check_model(check.model)).await
 }
 
 /// `GET /exo/v1/models/{model}`
 pub async fn model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Answer {
-    Ok(json(&app.admin(app.facade.model(model)).await?))
+    shown(&app, app.facade.model(model)).await
 }
 
 /// `DELETE /exo/v1/models/{model}`
 pub async fn remove_model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Answer {
-    app.admin(app.facade.remove_model(model)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.remove_model(model)).await
 }
 
 /// `POST /exo/v1/kept_models`
 pub async fn keep_model(State(app): State<Arc<App>>, JsonBody(keep): JsonBody<KeepModelRequest>) -> Answer {
-    Ok(json(&app.admin(app.facade.keep_model(keep.model, keep.kept)).await?))
+    shown(&app, app.facade.keep_model(keep.model, keep.kept)).await
 }
 
 /// `POST /exo/v1/shutdown`

@@ -6,18 +6,16 @@ use std::time::Instant;
 use axum::Extension;
 use axum::extract::{FromRequest, Request, State};
 use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::IntoResponse;
 use exo_api::{CodeView, SessionAccess, SessionRequest, SessionView};
 use exo_stdx::unix_s;
 
 use crate::app::App;
 use crate::body::{JsonBody, json};
 use crate::connection_slots::ConnectionSlot;
-use crate::errors::ApiError;
+use crate::errors::{Answer, ApiError};
 use crate::guard::{Caller, Peer};
 use crate::sessions::{BadCode, CODE_LIFE};
-
-type Answer = Result<Response, ApiError>;
 
 /// `POST /exo/v1/codes`: over the local channel alone, where the system says whose command it is.
 pub async fn give_code(State(app): State<Arc<App>>, Extension(peer): Extension<Peer>) -> Answer {

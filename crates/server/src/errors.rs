@@ -17,6 +17,9 @@ use serde::Serialize;
 
 use crate::dialect::Dialect;
 
+/// What a handler gives.
+pub type Answer = Result<Response, ApiError>;
+
 /// A request that got no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ApiError {

@@ -5,18 +5,16 @@ use std::sync::Arc;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use exo_api::{DoctorQuery, LogLevelRequest, LogQuery, SeriesQuery, SilenceRequest};
 
+use crate::admin::{done, shown};
 use crate::app::App;
-use crate::body::{JsonBody, json};
-use crate::errors::ApiError;
-
-type Answer = Result<Response, ApiError>;
+use crate::body::JsonBody;
+use crate::errors::{Answer, ApiError};
 
 /// `GET /exo/v1/telemetry`
 pub async fn telemetry(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.admin(app.facade.telemetry()).await?))
+    shown(&app, app.facade.telemetry()).await
 }
 
 /// `GET /exo/v1/series`
@@ -24,23 +22,22 @@ pub async fn series(
     State(app): State<Arc<App>>,
     query: Result<Query<SeriesQuery>, QueryRejection>,
 ) -> Answer {
-    Ok(json(&app.admin(app.facade.series(taken(query)?)).await?))
+    shown(&app, app.facade.series(taken(query)?)).await
 }
 
 /// `GET /exo/v1/alerts`
 pub async fn alerts(State(app): State<Arc<App>>) -> Answer {
-    Ok(json(&app.admin(app.facade.alerts()).await?))
+    shown(&app, app.facade.alerts()).await
 }
 
 /// `POST /exo/v1/alerts/silence`
 pub async fn silence(State(app): State<Arc<App>>, JsonBody(silence): JsonBody<SilenceRequest>) -> Answer {
-    app.admin(app.facade.silence(silence)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.silence(silence)).await
 }
 
 /// `GET /exo/v1/logs`
 pub async fn logs(State(app): State<Arc<App>>, query: Result<Query<LogQuery>, QueryRejection>) -> Answer {
-    Ok(json(&app.admin(app.facade.logs(taken(query)?)).await?))
+    shown(&app, app.facade.logs(taken(query)?)).await
 }
 
 /// `GET /exo/v1/doctor`
@@ -48,7 +45,7 @@ pub async fn doctor(
     State(app): State<Arc<App>>,
     query: Result<Query<DoctorQuery>, QueryRejection>,
 ) -> Answer {
-    Ok(json(&app.admin(app.facade.doctor(taken(query)?.of)).await?))
+    shown(&app, app.facade.doctor(taken(query)?.of)).await
 }
 
 /// `POST /exo/v1/logs/level`
@@ -56,8 +53,7 @@ pub async fn raise_log_level(
     State(app): State<Arc<App>>,
     JsonBody(wanted): JsonBody<LogLevelRequest>,
 ) -> Answer {
-    app.admin(app.facade.raise_log_level(wanted)).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    done(&app, app.facade.raise_log_level(wanted)).await
 }
 
 /// What stood behind the question mark, or why it cannot be taken.

@@ -4,46 +4,30 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How the elements of a tensor are stored. Names and layouts are ggml's.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[allow(missing_docs)] // the names are the documentation
-#[allow(non_camel_case_types)]
-pub enum DType {
-    F32,
-    F16,
-    BF16,
-    Q8_0,
-    Q4_0,
-    Q4_1,
-    Q5_0,
-    Q5_1,
-    Q2_K,
-    Q3_K,
-    Q4_K,
-    Q5_K,
-    Q6_K,
-    Q8_K,
+crate::enum_with_all! {
+    /// How the elements of a tensor are stored. Names and layouts are ggml's.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+    #[allow(missing_docs)] // the names are the documentation
+    #[allow(non_camel_case_types)]
+    pub enum DType {
+        F32,
+        F16,
+        BF16,
+        Q8_0,
+        Q4_0,
+        Q4_1,
+        Q5_0,
+        Q5_1,
+        Q2_K,
+        Q3_K,
+        Q4_K,
+        Q5_K,
+        Q6_K,
+        Q8_K,
+    }
 }
 
 impl DType {
-    /// Every type, in the order of declaration.
-    pub const ALL: [Self; 14] = [
-        Self::F32,
-        Self::F16,
-        Self::BF16,
-        Self::Q8_0,
-        Self::Q4_0,
-        Self::Q4_1,
-        Self::Q5_0,
-        Self::Q5_1,
-        Self::Q2_K,
-        Self::Q3_K,
-        Self::Q4_K,
-        Self::Q5_K,
-        Self::Q6_K,
-        Self::Q8_K,
-    ];
-
     /// Elements that share one block: 1 for plain floats, 32 or 256 for quantised types.
     pub const fn block_elements(self) -> u64 {
         match self {

@@ -12,6 +12,7 @@ mod device;
 mod disk;
 mod dtype;
 mod encode;
+mod enums;
 mod ids;
 mod kv;
 mod list;

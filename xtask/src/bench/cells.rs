@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use crate::pairs::median;
+
 /// One thing that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum What {
@@ -238,14 +240,6 @@ impl Cells {
     pub fn iter(&self) -> impl Iterator<Item = &Cell> {
         self.0.iter()
     }
-}
-
-/// `None` for no values.
-pub fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_unstable_by(f64::total_cmp);
-    let n = values.len();
-    (n > 0).then(|| f64::midpoint(values[(n - 1) / 2], values[n / 2]))
 }
 
 #[cfg(test)]

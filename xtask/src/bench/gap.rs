@@ -7,8 +7,9 @@ use std::time::Instant;
 use anyhow::Context;
 
 use super::Bench;
-use super::cells::{Sample, Subject, What, median};
+use super::cells::{Sample, Subject, What};
 use super::load::{Target, prompt};
+use crate::pairs::median;
 
 /// Tokens of the prompt that comes beside the stream.
 const PROMPT: u32 = 2000;

@@ -10,11 +10,12 @@ use serde_json::json;
 
 use super::Bench;
 use super::args::Part;
-use super::cells::{Sample, Subject, What, median};
+use super::cells::{Sample, Subject, What};
 use super::load::{Target, prompt};
 use crate::child::{self, Running};
 use crate::cluster::{self, Cluster};
 use crate::http::Server;
+use crate::pairs::{in_turns, median};
 use crate::system;
 use crate::wait::{rest, wait_for};
 
@@ -96,16 +97,8 @@ impl Bench {
             if !self.has_time(&format!("{streams} streams on {}", subject.name)) {
                 break;
             }
-            let theirs = |server: &Option<(Running, Target)>| {
-                server.as_ref().map(|(_, t)| burst(t, round)).transpose()
-            };
-            let (ours, theirs) = if round.is_multiple_of(2) {
-                let ours = burst(&node.target, round)?;
-                (ours, theirs(&server)?)
-            } else {
-                let theirs = theirs(&server)?;
-                (burst(&node.target, round)?, theirs)
-            };
+            let theirs = || server.as_ref().map(|(_, target)| burst(target, round)).transpose();
+            let (ours, theirs) = in_turns(round, || burst(&node.target, round), theirs)?;
             self.cells.add(subject, threads, What::Streams(streams), Sample { ours, theirs, share: None });
             let ratio = theirs.map_or_else(String::new, |t| format!(" ({:.2} x)", ours / t));
             eprintln!(
@@ -153,9 +146,9 @@ impl Bench {
         // A node runs on the cores of the thread that starts it.
         let mut cluster = system::on_own_thread(|| {
             system::pin_this_thread(cores)?;
-            Cluster::start_on(&self.programs.exo, 1, None, |_| flags())
+            Cluster::start_on(&self.programs.exo, 1, None, Vec::new(), |_| flags())
         })?;
-        let name = cluster.add(model)?;
+        let name = cluster.model(Some(model))?;
         let began = Instant::now();
         // Prompts that are kept for the cached prefix need room beside a whole context.
         let cache_tokens = (slots * STREAM_CACHE).max(2 * CONTEXT);

@@ -11,6 +11,7 @@ use super::Bench;
 use super::args::Part;
 use super::cells::{Sample, Subject, What};
 use crate::child;
+use crate::pairs::in_turns;
 use crate::system;
 
 /// Tokens that are generated from an empty context.
@@ -29,7 +30,7 @@ struct Tests {
 }
 
 impl Bench {
-    /// One pair of runs; which comes first alternates, because the first meets the cooler machine.
+    /// One pair of runs.
     pub(super) fn solo(
         &mut self,
         part: Part,
@@ -47,13 +48,8 @@ impl Bench {
         if part == Part::Solo {
             warm(model)?;
         }
-        let (ours, theirs) = if round.is_multiple_of(2) {
-            let ours = self.exo_bench(&tests, model, threads)?;
-            (ours, self.llama_bench(&tests, model, threads)?)
-        } else {
-            let theirs = self.llama_bench(&tests, model, threads)?;
-            (self.exo_bench(&tests, model, threads)?, theirs)
-        };
+        let ours = || self.exo_bench(&tests, model, threads);
+        let (ours, theirs) = in_turns(round, ours, || self.llama_bench(&tests, model, threads))?;
         let dtype =
             ours["model"]["type"].as_str().context("exo bench does not tell the type of the weights")?;
         let subject = Subject::new(model, dtype);

@@ -8,7 +8,7 @@
 mod acknowledged;
 mod orders;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,6 @@ use super::Verdict;
 use super::streams::{ask, completion, percentile, sorted, spread};
 use crate::cluster::Cluster;
 use crate::rng::Rng;
-use crate::setup;
 use crate::wait::{rest, wait_for};
 
 const NODES: usize = 3;
@@ -57,14 +56,10 @@ pub struct Options {
     /// The seed of the first round; each has the next
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
 }
 
 /// Runs the rounds.
-pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Verdict> {
     let (mut serving, mut counts) = (Vec::new(), Counts::default());
     let mut standing = None;
     for number in 0..options.rounds + options.slow {
@@ -72,7 +67,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
         let seed = options.seed.wrapping_add(u64::from(number));
         let mut blackouts = match standing.take() {
             Some(blackouts) => blackouts,
-            None => Blackouts::start(&exo)?,
+            None => Blackouts::start(exo)?,
         };
         match blackouts.round(seed, apart) {
             Ok(took) => {
@@ -289,7 +284,7 @@ fn prepare(
     cluster.keep_ports()?;
     let file = cluster.data_dir(0)?.with_file_name("other.gguf");
     write_other_model(&file)?;
-    let model = cluster.add(&file)?;
+    let model = cluster.model(Some(&file))?;
     let instance = cluster.place(0, "demo", CONTEXT)?;
     cluster.wait_settled(&instance)?;
     let server = &cluster.nodes()[0].server;
@@ -336,7 +331,7 @@ mod tests {
 
     #[test]
     fn every_round_has_to_forget_nothing_and_to_serve_in_time() {
-        let options = Options { rounds: 1, slow: 1, seed: 1, exo: None };
+        let options = Options { rounds: 1, slow: 1, seed: 1 };
         let all = Counts { placements: 1, unloads: 1, admissions: 1, removals: 1, unanswered: 0 };
         let check = |seconds: &[u64], counts| {
             let serving: Vec<_> = seconds.iter().copied().map(Duration::from_secs).collect();

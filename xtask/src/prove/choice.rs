@@ -8,7 +8,7 @@
 //! Two more proofs stand on the same nodes: a model that neither of them can hold, and what a second stage
 //! gains.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -18,11 +18,10 @@ use serde_json::{Value, json};
 use super::Verdict;
 use super::concurrent::{self, Question, prompt_tokens};
 use super::predictions::wait_measured;
-use crate::bench::cells::median;
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, device_and_layers};
 use crate::http::Server;
 use crate::lan::Lan;
-use crate::setup;
+use crate::pairs::median;
 use crate::wire::Wire;
 
 /// The least speed of the plan's placement, in speeds of the best that was measured.
@@ -37,9 +36,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 pub struct Options {
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// A GGUF file instead of the demo model, whose steps are mostly what a plan has no rate for
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -92,15 +88,8 @@ impl Placement {
     }
 
     fn planned(plan: &Value) -> anyhow::Result<Self> {
-        let stage = |stage: &Value| {
-            let device = stage["node_name"].as_str().zip(stage["device"].as_str());
-            let (node, device) = device.context("a stage has no device")?;
-            let [start, end] = ["start", "end"].map(|key| stage["layers"][key].as_u64());
-            let (start, end) = start.zip(end).context("a stage has no layers")?;
-            Ok((format!("{node}/{device}"), start, end))
-        };
         let stages = plan["stages"].as_array().context("the plan has no stages")?;
-        Ok(Self(stages.iter().map(stage).collect::<anyhow::Result<_>>()?))
+        Ok(Self(stages.iter().map(device_and_layers).collect::<anyhow::Result<_>>()?))
     }
 }
 
@@ -133,8 +122,8 @@ struct Bench<'a> {
 }
 
 /// Prints a table; the verdict sums it up.
-pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
-    let mut bench = Bench::start(options)?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Verdict> {
+    let mut bench = Bench::start(exo, options)?;
     let plan = bench.plan(&[])?;
     let verdict = match (options.memory_mib, options.split_gain) {
         (Some(memory_mib), _) => bench.larger_than_either(&plan, memory_mib)?,
@@ -146,10 +135,9 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
 }
 
 impl<'a> Bench<'a> {
-    fn start(options: &'a Options) -> anyhow::Result<Self> {
-        let exo = setup::exo_binary(options.exo.as_deref())?;
+    fn start(exo: &Path, options: &'a Options) -> anyhow::Result<Self> {
         let lan = options.link.map(|wire| Lan::with_wires(NODES, wire)).transpose()?;
-        let mut cluster = Cluster::start_on(&exo, NODES, lan, |at| {
+        let mut cluster = Cluster::start_on(exo, NODES, lan, Vec::new(), |at| {
             let share = if at + 1 == NODES { &options.last_share } else { "100%" };
             let mut flags = vec![
                 "--speculate=off".to_owned(),

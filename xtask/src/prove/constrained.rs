@@ -21,17 +21,22 @@ pub(super) fn prove() -> anyhow::Result<Vec<Verdict>> {
     let python = setup::python(&folder.join("venv"), PACKAGE, &[PACKAGE])?;
     let suite = suite(&python, &folder)?;
     let templates = templates(&python, &folder)?;
-    let judged = example("constraint", "suite").arg(&suite).status().context("cannot start cargo")?;
-    let costs = example("constraint", "masks").arg("--bounds").status().context("cannot start cargo")?;
-    let printed = example("tokenizer", "templates").arg(&templates).status().context("cannot start cargo")?;
+    let judged = run::status(example("constraint", "suite").arg(&suite))?;
+    let costs = run::status(example("constraint", "masks").arg("--bounds"))?;
+    let printed = run::status(example("tokenizer", "templates").arg(&templates))?;
     let verdict = |what: &str, is_kept| Verdict::of_program(&format!("constrained, {what}"), is_kept);
+    // They count and print what they found.
+    let tests = |what: &str, which: &[&str]| {
+        let args = [&["test", "--quiet", "--package"][..], which, &["--", "--nocapture"]].concat();
+        Verdict::of_cargo(&format!("constrained, {what}"), &args)
+    };
     Ok(vec![
         verdict("JSON Schema Test Suite", judged.success()),
         verdict("answers from random logits", answers(&python)?),
         verdict("masks and compiling", costs.success()),
         verdict("calls in templates of others, and their parsers", printed.success()),
-        verdict("10,000 outputs cut at every place", test("tokenizer", &["--test", "all", "any_output"])?),
-        verdict("steps saved by forced tokens", test("node", &["--lib", "forced_tokens_save"])?),
+        tests("10,000 outputs cut at every place", &["exo-tokenizer", "--test", "all", "any_output"])?,
+        tests("steps saved by forced tokens", &["exo-node", "--lib", "forced_tokens_save"])?,
     ])
 }
 
@@ -42,14 +47,6 @@ fn example(package: &str, name: &str) -> Command {
     command.args(["run", "--quiet", "--release", "--package", &package, "--example", name, "--"]);
     command.stdin(Stdio::null());
     command
-}
-
-/// Tests of a crate that count and print what they found; whether they passed.
-fn test(package: &str, which: &[&str]) -> anyhow::Result<bool> {
-    let mut command = Command::new(run::cargo_program());
-    command.args(["test", "--quiet", "--package", &format!("exo-{package}")]).args(which);
-    command.args(["--", "--nocapture"]).stdin(Stdio::null());
-    Ok(command.status().context("cannot start cargo")?.success())
 }
 
 /// Draws answers, and has each validated by somebody else.

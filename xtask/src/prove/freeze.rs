@@ -4,6 +4,7 @@
 //! Each run is a fresh cluster. Clients ask the node with the model for answer after answer, so that requests
 //! also come while nobody coordinates, and while the other one takes over.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -45,11 +46,11 @@ pub struct Options {
 }
 
 /// Has coordinators stand still.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let run = |cluster: &mut Cluster, seconds: u64, seed: u64| {
         freeze(cluster, options, Duration::from_secs(seconds), seed)
     };
-    options.runs.verdicts(&options.seconds, |_| NODES, run, verdict)
+    options.runs.verdicts(exo, &options.seconds, |_| NODES, run, verdict)
 }
 
 fn verdict(seconds: u64, times: u32, runs: &[Pauses]) -> Verdict {

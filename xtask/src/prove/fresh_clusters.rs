@@ -5,7 +5,7 @@
 //! node says it where the model was placed, and the first request; that node waits for nothing but to see the
 //! others; the members take turns in being asked first, and are then all asked.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::Verdict;
 use crate::cluster::{Cluster, Node};
-use crate::{run, setup};
+use crate::run;
 
 const NODES: usize = 3;
 /// The model in the binary.
@@ -32,9 +32,6 @@ pub struct Options {
     /// How many, one after the other
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     clusters: u32,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// No new cluster is started after this time
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=1000))]
     minutes: u64,
@@ -42,7 +39,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { clusters: 100, exo: None, minutes: 40 }
+        Self { clusters: 100, minutes: 40 }
     }
 }
 
@@ -53,8 +50,7 @@ struct Known {
 }
 
 /// Starts the clusters and asks them.
-pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Verdict> {
     let known = known()?;
     let until = Instant::now() + Duration::from_secs(60 * options.minutes);
     let (mut answered, mut slowest) = (0, Duration::ZERO);
@@ -67,7 +63,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
             );
             break;
         }
-        match one(&exo, number as usize, &known) {
+        match one(exo, number as usize, &known) {
             Ok(took) => {
                 answered += 1;
                 slowest = slowest.max(took);

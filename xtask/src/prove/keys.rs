@@ -1,7 +1,7 @@
 //! What the holder of one API key waits for its answers beside a hundred connections of another key, against
 //! what it waits beside a single one. Rounds of both stand in turns; the median of the rounds counts.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::Verdict;
-use crate::bench::cells::median;
 use crate::cluster::Cluster;
 use crate::http::Server;
-use crate::setup;
+use crate::pairs::median;
 use crate::wait::wait_for;
 
 /// The longest wait beside many connections, in waits beside one.
@@ -33,9 +32,6 @@ const COME_BACK: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 pub struct Options {
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// A GGUF file instead of the demo model, whose rows cost a step nearly as much as its weights
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -51,9 +47,8 @@ pub struct Options {
 }
 
 /// One node, two keys.
-pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
-    let mut cluster = Cluster::start(&exo, 1, &[&format!("--threads={}", options.threads)])?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Verdict> {
+    let mut cluster = Cluster::start(exo, 1, &[&format!("--threads={}", options.threads)])?;
     let model = cluster.model(options.model.as_deref())?;
     let instance = cluster.place(0, &model, CONTEXT)?;
     cluster.wait_settled(&instance)?;

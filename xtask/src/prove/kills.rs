@@ -7,6 +7,7 @@
 
 mod driver;
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -155,7 +156,7 @@ struct Outcome {
 }
 
 /// Strikes nodes, and says how long answers stood still.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     if options.stop.is_some() && options.who.contains(&Who::Driver) {
         bail!("`--who driver` has no `--stop`: a client whose node stands still keeps its connection");
     }
@@ -171,7 +172,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
         }
         verdict(who, options.stop(), &bounds, times, outcomes)
     };
-    options.runs.verdicts(&options.who, |_| NODES, run, verdict)
+    options.runs.verdicts(exo, &options.who, |_| NODES, run, verdict)
 }
 
 fn verdict(who: Who, stop: Option<Duration>, bounds: &Bounds, times: u32, outcomes: &[Outcome]) -> Verdict {

@@ -3,6 +3,7 @@
 //! A node is drained, or asked to end, while clients ask others for answer after answer; or one more node
 //! comes. Each run is a fresh cluster.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -55,10 +56,10 @@ enum Change {
 }
 
 /// Has nodes come and go.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let nodes = |change: Change| STAGES + usize::from(change != Change::Join);
     let run = |cluster: &mut Cluster, change: Change, seed: u64| disturb(cluster, options, change, seed);
-    options.runs.verdicts(&options.only, nodes, run, verdict)
+    options.runs.verdicts(exo, &options.only, nodes, run, verdict)
 }
 
 fn verdict(change: Change, times: u32, runs: &[Pauses]) -> Verdict {

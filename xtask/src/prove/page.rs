@@ -6,7 +6,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use serde_json::json;
 
 use super::Verdict;
-use crate::bench::cells::median;
+use super::decode;
 use crate::cluster::{Cluster, Node};
 use crate::http::Server;
+use crate::pairs::{in_turns, median};
 use crate::wait::rest;
-use crate::{setup, web};
+use crate::{run, web};
 
 const NODES: usize = 3;
 /// Of the event stream of an idle cluster.
@@ -44,9 +44,6 @@ const MEASURE: Duration = Duration::from_secs(6);
 
 #[derive(Args)]
 pub struct Options {
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<std::path::PathBuf>,
     /// How long an idle node is looked at, unwatched and watched
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(5..=3600))]
     seconds: u64,
@@ -58,15 +55,14 @@ pub struct Options {
     no_browser: bool,
 }
 
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let mut verdicts = Vec::new();
     if !options.no_browser {
         web::run(false)?;
         verdicts.push(in_browser()?);
     }
-    verdicts.extend(idle(&exo, Duration::from_secs(options.seconds))?);
-    verdicts.push(decode(&exo, options.pairs)?);
+    verdicts.extend(idle(exo, Duration::from_secs(options.seconds))?);
+    verdicts.push(decode(exo, options.pairs)?);
     Ok(verdicts)
 }
 
@@ -74,9 +70,8 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
 fn in_browser() -> anyhow::Result<Verdict> {
     let script = format!("{}/e2e/numbers.mjs", web::SOURCES);
     let bundle = std::env::current_dir()?.join(web::BUNDLE);
-    let mut node = Command::new("node");
-    let status = node.arg(script).env("EXO_PAGE", bundle).stdin(Stdio::null()).status();
-    Ok(Verdict::of_program("page in the browser", status.context("cannot start `node`")?.success()))
+    let status = run::status(Command::new("node").arg(script).env("EXO_PAGE", bundle))?;
+    Ok(Verdict::of_program("page in the browser", status.success()))
 }
 
 /// What a node computes and sends in a cluster of three that does nothing.
@@ -149,42 +144,23 @@ fn decode(exo: &Path, pairs: u32) -> anyhow::Result<Verdict> {
     let instance = cluster.place(0, "demo", 512)?;
     cluster.wait_settled(&instance)?;
     let server = cluster.nodes()[0].server.clone();
-    tokens_per_s(&server)?;
+    let alone = || decode::tokens_per_s(&server, "demo", TOKENS, MEASURE);
+    alone()?;
     let watched = || -> anyhow::Result<f64> {
         let watchers = Watchers::start(&server)?;
-        let speed = tokens_per_s(&server);
+        let speed = alone();
         watchers.stop();
         speed
     };
     let mut ratios = Vec::new();
     for pair in 0..pairs {
-        let (alone, beside) = if pair.is_multiple_of(2) {
-            let alone = tokens_per_s(&server)?;
-            (alone, watched()?)
-        } else {
-            let beside = watched()?;
-            (tokens_per_s(&server)?, beside)
-        };
+        let (alone, beside) = in_turns(pair, alone, watched)?;
         ratios.push(beside / alone);
     }
     cluster.stop()?;
     let ratio = median(ratios).context("no pair was measured")?;
     let line = format!("decode while watched: {ratio:.3} x (bound {DECODE_RATIO}), median of {pairs} pairs");
     Ok(Verdict { line, is_kept: ratio >= DECODE_RATIO })
-}
-
-/// Median over some answers, as the node measured it after the first token of each.
-fn tokens_per_s(server: &Server) -> anyhow::Result<f64> {
-    let body = json!({
-        "model": "demo", "prompt": "Once upon a time", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": true,
-    });
-    let (began, mut speeds) = (Instant::now(), Vec::new());
-    while began.elapsed() < MEASURE {
-        let answer = server.post("/v1/completions", &body, ANSWER_MAX)?;
-        let speed = answer["exo"]["timings"]["tokens_per_s"].as_f64();
-        speeds.push(speed.context("the answer does not say how fast it came")?);
-    }
-    median(speeds).context("nothing was measured")
 }
 
 fn core_share(node: &Node, time: Duration) -> anyhow::Result<f64> {

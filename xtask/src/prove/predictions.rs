@@ -8,7 +8,7 @@
 //! token is guessed ahead. Nodes of one machine share its memory, and stages compute parts of a prompt at the
 //! same time: so there are only as many nodes as have cores of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -17,11 +17,10 @@ use serde_json::{Value, json};
 
 use super::Verdict;
 use super::concurrent::{self, Question, prompt_tokens};
-use crate::bench::cells::median;
 use crate::cluster::Cluster;
 use crate::http::Server;
 use crate::lan::Lan;
-use crate::setup;
+use crate::pairs::median;
 use crate::wait::wait_for;
 use crate::wire::Wire;
 
@@ -39,9 +38,6 @@ const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Args)]
 pub struct Options {
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// A GGUF file to measure instead of the demo model, whose steps are mostly what a plan has no rate for;
     /// may be repeated
     #[arg(long = "model", value_name = "FILE")]
@@ -128,8 +124,7 @@ struct Case {
 }
 
 /// Prints the table; the verdict sums it up.
-pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Verdict> {
     let mut models = Vec::new();
     for model in &options.models {
         models.push(Some(model.canonicalize().with_context(|| format!("cannot find {}", model.display()))?));
@@ -148,7 +143,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Verdict> {
     for model in &models {
         for &nodes in &nodes_here {
             let lan = options.link.map(|wire| Lan::with_wires(nodes, wire)).transpose()?;
-            let mut cluster = Cluster::start_on(&exo, nodes, lan, |at| {
+            let mut cluster = Cluster::start_on(exo, nodes, lan, Vec::new(), |at| {
                 let share = if at + 1 == nodes { &options.last_share } else { "100%" };
                 let threads = format!("--threads={}", options.threads);
                 let backend = format!("--backend={}", options.backend);

@@ -18,8 +18,8 @@ use clap::{Args, ValueEnum};
 
 use self::hub::Model;
 use super::Verdict;
+use crate::run;
 use crate::wire::Wire;
-use crate::{run, setup};
 
 #[derive(Args)]
 pub struct Options {
@@ -51,9 +51,6 @@ pub struct Options {
     /// Only these parts: loopback, line, kills, swarm
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -75,8 +72,7 @@ impl Options {
 }
 
 /// Runs the parts, a line each.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: PathBuf, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let mock_hub = hub::build()?;
     // On the disk that is measured, which the folder for temporary files may not be.
     let folder = tempfile::Builder::new().prefix("exo-pulls-").tempdir_in(run::target_dir()?);

@@ -1,13 +1,12 @@
 //! Proofs that repeat something on fresh clusters, each time with the next seed.
 
 use std::fmt::Debug;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::Verdict;
 use crate::cluster::Cluster;
-use crate::setup;
 
 /// Which runs there are, and of what; where a proof has another number of them, it says so with `mut_arg`.
 #[derive(Args)]
@@ -24,21 +23,18 @@ pub struct RunOptions {
     /// The seed of the first run; each has the next
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
 }
 
 impl RunOptions {
     /// A verdict on each case: on how many runs there were, and what came of those that succeeded.
     pub fn verdicts<C: Copy + Debug, T>(
         &self,
+        exo: &Path,
         cases: &[C],
         nodes: impl Fn(C) -> usize,
         run: impl Fn(&mut Cluster, C, u64) -> anyhow::Result<T>,
         verdict: impl Fn(C, u32, &[T]) -> Verdict,
     ) -> anyhow::Result<Vec<Verdict>> {
-        let exo = setup::exo_binary(self.exo.as_deref())?;
         let share = format!("--compute-share={}", self.compute_share);
         let last_seed = self.seed.saturating_add(u64::from(self.times));
         eprintln!("seeds {}..{last_seed}; `--seed N --times 1` repeats one", self.seed);
@@ -46,7 +42,7 @@ impl RunOptions {
         for case in cases.iter().copied() {
             let mut results = Vec::new();
             for seed in self.seed..last_seed {
-                let cluster = Cluster::start(&exo, nodes(case), &[&share]);
+                let cluster = Cluster::start(exo, nodes(case), &[&share]);
                 match cluster.and_then(|cluster| cluster.end_after(|cluster| run(cluster, case, seed))) {
                     Ok(result) => results.push(result),
                     Err(error) => eprintln!("{case:?}, seed {seed}: {error:#}"),

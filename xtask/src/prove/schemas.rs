@@ -8,15 +8,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::Verdict;
-use crate::bench::cells::median;
+use super::decode::speed_of;
 use crate::cluster::Cluster;
 use crate::http::Server;
-use crate::setup;
+use crate::pairs::{in_turns, median_of};
 
 /// Numbers of nodes, and the least ratio of the speeds on so many.
 const CLUSTERS: [(usize, f64); 2] = [(1, 0.95), (3, 0.98)];
@@ -27,9 +27,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(300);
 
 #[derive(Args)]
 pub struct Options {
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// A GGUF file with a chat template to measure instead of the demo model
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -42,11 +39,10 @@ pub struct Options {
 }
 
 /// A verdict for each number of nodes and of answers at once.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let mut verdicts = Vec::new();
     for (nodes, ratio_min) in CLUSTERS {
-        verdicts.extend(on(&exo, nodes, ratio_min, options)?);
+        verdicts.extend(on(exo, nodes, ratio_min, options)?);
     }
     Ok(verdicts)
 }
@@ -66,9 +62,7 @@ fn on(exo: &Path, nodes: usize, ratio_min: f64, options: &Options) -> anyhow::Re
         speed(streams, true)?;
         let mut pairs = Vec::new();
         for pair in 0..options.pairs {
-            let first = speed(streams, pair.is_multiple_of(2))?;
-            let second = speed(streams, !pair.is_multiple_of(2))?;
-            pairs.push(if pair.is_multiple_of(2) { (first, second) } else { (second, first) });
+            pairs.push(in_turns(pair, || speed(streams, true), || speed(streams, false))?);
         }
         verdicts.push(verdict((&model, nodes, streams), &pairs, ratio_min)?);
     }
@@ -93,8 +87,7 @@ fn answer(server: &Server, body: &Value) -> anyhow::Result<f64> {
     if answer["usage"]["completion_tokens"] != TOKENS {
         bail!("an answer has {} tokens instead of {TOKENS}", answer["usage"]["completion_tokens"]);
     }
-    let speed = answer["exo"]["timings"]["tokens_per_s"].as_f64().filter(|speed| *speed > 0.0);
-    speed.context("the answer does not say how fast it came")
+    speed_of(&answer)
 }
 
 fn free(model: &str, seed: u32) -> Value {
@@ -126,14 +119,12 @@ fn verdict(
     pairs: &[(f64, f64)],
     ratio_min: f64,
 ) -> anyhow::Result<Verdict> {
-    let of =
-        |value: &dyn Fn(&(f64, f64)) -> f64| median(pairs.iter().map(value)).context("no pair was measured");
-    let ratio = of(&|(held, free)| held / free)?;
+    let ratio = median_of(pairs, |(held, free)| held / free)?;
     let line = format!(
         "schemas {model}, {nodes} nodes, {streams} answers at once: {ratio:.3} x as fast with a schema ({:.1} tokens/s, \
          {:.1} without; bound {ratio_min}), median of {} pairs",
-        of(&|(held, _)| *held)?,
-        of(&|(_, free)| *free)?,
+        median_of(pairs, |(held, _)| *held)?,
+        median_of(pairs, |(_, free)| *free)?,
         pairs.len()
     );
     Ok(Verdict { line, is_kept: ratio >= ratio_min })

@@ -22,7 +22,6 @@ use self::faults::Draw;
 use self::hosts::Hosts;
 use super::Verdict;
 use super::streams::percentile;
-use crate::setup;
 use crate::wait::wait_for;
 
 /// Of the requests that nothing happened to but elsewhere, so many end with their answer.
@@ -54,17 +53,13 @@ pub struct Options {
     /// A model file instead of the demo model
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// Where the machines' folders and logs stay; without, they go. No disk is filled then
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
 
 /// Runs the cluster, the clients and the faults.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: PathBuf, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let mut hosts =
         Hosts::start(exo, usize::from(options.nodes), options.memory_mib, options.keep.as_deref())?;
     let mut draw = Draw::new(options.seed, &options.only, hosts.impossible())?;
@@ -175,7 +170,6 @@ mod tests {
             only: Vec::new(),
             memory_mib: None,
             model: None,
-            exo: None,
             keep: None,
         }
     }

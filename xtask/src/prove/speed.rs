@@ -1,19 +1,18 @@
 //! Decode of this tree beside that of another binary: on one node, and split over two on loopback.
 //!
-//! Machines drift: what counts is the ratio of two measurements that stand beside each other, and the median
-//! of many such pairs. All nodes of both binaries run all the time; those that are not asked do nothing. No
-//! token is guessed ahead, so a token is a step, and what a split adds to a token is what its hops cost.
+//! All nodes of both binaries run all the time; those that are not asked do nothing. No token is guessed
+//! ahead, so a token is a step, and what a split adds to a token is what its hops cost.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use serde_json::json;
 
 use super::Verdict;
-use crate::bench::cells::median;
+use super::decode::tokens_per_s;
 use crate::cluster::Cluster;
+use crate::pairs::{in_turns, median_of};
 use crate::setup;
 
 /// Least ratio of the speeds.
@@ -21,11 +20,9 @@ const RATIO_MIN: f64 = 0.98;
 /// Most that a hop may add to a token.
 const HOP_MS_MAX: f64 = 0.05;
 const CONTEXT: u32 = 512;
-/// Tokens of one answer. Those of a small model take milliseconds: answers are asked for until the time below
-/// has passed.
+/// Tokens of one answer, and for how long answers are asked for.
 const TOKENS: u32 = 128;
 const MEASURE: Duration = Duration::from_millis(500);
-const ANSWER_MAX: Duration = Duration::from_secs(300);
 const SPLIT_NODES: usize = 2;
 
 #[derive(Args)]
@@ -33,9 +30,6 @@ pub struct Options {
     /// The binary to compare with
     #[arg(long, value_name = "FILE")]
     before: PathBuf,
-    /// An exo binary instead of this tree's, which is built
-    #[arg(long, value_name = "FILE")]
-    exo: Option<PathBuf>,
     /// A GGUF file to measure besides the demo model; may be repeated
     #[arg(long = "model", value_name = "FILE")]
     models: Vec<PathBuf>,
@@ -68,8 +62,7 @@ impl Times {
 type Pair = (Times, Times);
 
 /// A verdict for each model.
-pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
-    let exo = setup::exo_binary(options.exo.as_deref())?;
+pub fn prove(exo: &Path, options: &Options) -> anyhow::Result<Vec<Verdict>> {
     let before = setup::exo_binary(Some(&options.before))?;
     let until = Instant::now() + Duration::from_secs(60 * options.minutes);
     let mut models = vec![None];
@@ -77,7 +70,7 @@ pub fn prove(options: &Options) -> anyhow::Result<Vec<Verdict>> {
         let file = model.canonicalize().with_context(|| format!("cannot find {}", model.display()))?;
         models.push(Some(file));
     }
-    models.iter().map(|model| measure(options, (&exo, &before), model.as_deref(), until)).collect()
+    models.iter().map(|model| measure(options, (exo, &before), model.as_deref(), until)).collect()
 }
 
 fn measure(
@@ -94,16 +87,11 @@ fn measure(
             eprintln!("{}: {} pairs are left out for lack of time", ours.model, options.pairs - round);
             break;
         }
-        let in_turns = |one: &Placed, other: &Placed| -> anyhow::Result<(f64, f64)> {
-            if round.is_multiple_of(2) {
-                Ok((one.token_ms(&ours.model)?, other.token_ms(&theirs.model)?))
-            } else {
-                let other = other.token_ms(&theirs.model)?;
-                Ok((one.token_ms(&ours.model)?, other))
-            }
+        let pair = |now: &Placed, before: &Placed| {
+            in_turns(round, || now.token_ms(&ours.model), || before.token_ms(&theirs.model))
         };
-        let (solo, solo_before) = in_turns(&ours.solo, &theirs.solo)?;
-        let (split, split_before) = in_turns(&ours.split, &theirs.split)?;
+        let (solo, solo_before) = pair(&ours.solo, &theirs.solo)?;
+        let (split, split_before) = pair(&ours.split, &theirs.split)?;
         pairs.push((Times { solo, split }, Times { solo: solo_before, split: split_before }));
     }
     let verdict = verdict(&ours.model, &pairs, options.pairs);
@@ -155,28 +143,18 @@ impl Placed {
         Ok((placed, name))
     }
 
-    /// Median over some answers, as the node that was asked measured it after the first token of each.
+    /// Milliseconds for a token.
     fn token_ms(&self, model: &str) -> anyhow::Result<f64> {
-        let node = &self.0.nodes()[0];
-        let body = json!({
-            "model": model, "prompt": "Once upon a time", "max_tokens": TOKENS, "temperature": 0, "ignore_eos": true,
-        });
-        let (began, mut times) = (Instant::now(), Vec::new());
-        while times.is_empty() || began.elapsed() < MEASURE {
-            let answer = node.server.post("/v1/completions", &body, ANSWER_MAX)?;
-            let speed = answer["exo"]["timings"]["tokens_per_s"].as_f64().filter(|speed| *speed > 0.0);
-            times.push(1000.0 / speed.context("the answer does not say how fast it came")?);
-        }
-        median(times).context("nothing was measured")
+        Ok(1000.0 / tokens_per_s(&self.0.nodes()[0].server, model, TOKENS, MEASURE)?)
     }
 }
 
 fn verdict(model: &str, pairs: &[Pair], wanted: u32) -> anyhow::Result<Verdict> {
-    let of = |value: &dyn Fn(&Pair) -> f64| median(pairs.iter().map(value)).context("no pair was measured");
-    let solo = of(&|(now, before)| before.solo / now.solo)?;
-    let split = of(&|(now, before)| before.split / now.split)?;
-    let (hop, hop_before) = (of(&|(now, _)| now.hop())?, of(&|(_, before)| before.hop())?);
-    let (solo_speed, split_speed) = (1000.0 / of(&|(now, _)| now.solo)?, 1000.0 / of(&|(now, _)| now.split)?);
+    let of = |value: fn(&Pair) -> f64| median_of(pairs, value);
+    let solo = of(|(now, before)| before.solo / now.solo)?;
+    let split = of(|(now, before)| before.split / now.split)?;
+    let (hop, hop_before) = (of(|(now, _)| now.hop())?, of(|(_, before)| before.hop())?);
+    let (solo_speed, split_speed) = (1000.0 / of(|(now, _)| now.solo)?, 1000.0 / of(|(now, _)| now.split)?);
     let line = format!(
         "speed {model}: {solo:.3} x before solo ({solo_speed:.1} tokens/s), {split:.3} x split over {SPLIT_NODES} \
          ({split_speed:.1} tokens/s; bound {RATIO_MIN}), {hop:.3} ms per token and hop ({hop_before:.3} before; bound \

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::blocks::{take_messages, take_system};
-use crate::fields::{BadParam, Fields, check_count, short};
+use crate::fields::{BadParam, Fields, short};
 use crate::generate::{
     AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, ToolDefinition, Tools,
 };
@@ -11,10 +11,8 @@ use crate::request::{RequestContext, SamplingFields, check_results, check_stops,
 use crate::spelling::keep_inputs;
 use crate::table::{MESSAGES, MESSAGES_COUNT, Table};
 use crate::tokens::{ChatPrompt, TokensQuestion, TokensRequest};
-use crate::tools::{
-    HostedTools, LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_known, check_name,
-    check_parameters, definition,
-};
+use crate::tool_lists::{flat_function, functions_and_hosted};
+use crate::tools::{HostedTools, ToolChoice, check_known};
 
 /// What an answer shows of thoughts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -166,43 +164,18 @@ pub fn part_name(part: RequestPart) -> String {
 
 fn take_tools(fields: &mut Fields) -> Result<(Option<Tools>, HostedTools), BadParam> {
     let listed: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
-    check_count("tools", "tools", listed.len(), TOOLS_MAX)?;
-    let (mut tools, mut places, mut hosted) = (Vec::new(), Vec::new(), HostedTools::default());
-    for (i, tool) in listed.into_iter().enumerate() {
-        let path = format!("tools[{i}]");
-        let mut fields = Fields::new(tool, &path)?;
+    let hosted_kind = |fields: &mut Fields| {
         let kind: Option<String> = fields.take("type", "a string")?;
-        let Some(kind) = kind.filter(|kind| kind != "custom") else {
-            tools.push(tool_of(fields)?);
-            places.push(path);
-            continue;
-        };
-        let message = format!(
-            "tools of type `{kind:.40}` run at their vendor and are not supported: send tools with an `input_schema`; the \
-             setting `leave_out_hosted_tools` leaves them out"
-        );
-        let kind = kind.chars().take(40).collect();
-        hosted.add(kind, BadParam::unsupported(fields.name("type"), message));
-    }
-    check_distinct(&tools, |i| format!("{}.name", places[i]))?;
+        Ok(kind.filter(|kind| kind != "custom"))
+    };
+    let why = "run at their vendor and are not supported: send tools with an `input_schema`";
+    let function = |fields| flat_function(fields, MESSAGES, "input_schema", None);
+    let (tools, hosted) = functions_and_hosted(listed, hosted_kind, why, function)?;
     let (choice, is_parallel) = match fields.take_value("tool_choice") {
         Some(choice) => choice_of(choice, &tools)?,
         None => (ToolChoice::Auto, true),
     };
     Ok((choice.of(tools, is_parallel, "tool_choice")?, hosted))
-}
-
-fn tool_of(mut fields: Fields) -> Result<ToolDefinition, BadParam> {
-    let (name_field, schema_field) = (fields.name("name"), fields.name("input_schema"));
-    let name: String = fields.take_required("name", "a string")?;
-    check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;
-    let description = fields.take("description", "a string")?;
-    let is_strict = fields.take("strict", "true or false")?.unwrap_or(false);
-    let schema = fields.take_value("input_schema").ok_or_else(|| BadParam::missing(&schema_field))?;
-    check_parameters(&schema_field, &schema)?;
-    MESSAGES.check(&mut fields, "tools[].")?;
-    fields.finish()?;
-    Ok(definition(name, description, schema, is_strict))
 }
 
 fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<(ToolChoice, bool), BadParam> {

@@ -1,15 +1,12 @@
-//! Messages and tools: from fields to the neutral conversation.
+//! Messages: from fields to the neutral conversation.
 
 use serde_json::{Value, json};
 
 use crate::fields::{BadParam, Fields, check_count, short};
-use crate::generate::{ChatMessage, ToolCall, ToolDefinition};
+use crate::generate::{ChatMessage, ToolCall};
 use crate::request::MESSAGES_MAX;
 use crate::table::OLLAMA_CHAT;
-use crate::tools::{
-    CALLS_MAX, LONG_NAME_LEN_MAX, TOOLS_MAX, check_distinct, check_function, check_name, check_parameters,
-    no_parameters, shown_to_the_model, tool_call,
-};
+use crate::tools::{CALLS_MAX, tool_call};
 
 /// The conversation. Results name no call in this dialect: each answers the first call that has no answer
 /// yet, of the tool that it names.
@@ -86,36 +83,4 @@ fn take_call(call: Value, path: &str, id: String) -> Result<ToolCall, BadParam> 
         return Err(BadParam::invalid(arguments_field, message));
     }
     Ok(tool_call(id, name, arguments.to_string()))
-}
-
-/// The tools, as the template prints them: as they were sent.
-pub fn take_tools(fields: &mut Fields) -> Result<Vec<ToolDefinition>, BadParam> {
-    let tools: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
-    check_count("tools", "tools", tools.len(), TOOLS_MAX)?;
-    let tool = |(i, tool)| take_tool(tool, &format!("tools[{i}]"));
-    let tools = tools.into_iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
-    check_distinct(&tools, |i| format!("tools[{i}].function.name"))?;
-    Ok(tools)
-}
-
-fn take_tool(tool: Value, path: &str) -> Result<ToolDefinition, BadParam> {
-    let definition = shown_to_the_model(&tool);
-    let mut fields = Fields::new(tool, path)?;
-    let kind: Option<String> = fields.take("type", "a string")?;
-    kind.map_or(Ok(()), |kind| check_function(fields.name("type"), &kind))?;
-    let name = fields.name("function");
-    let function = fields.take_value("function").ok_or_else(|| BadParam::missing(&name))?;
-    OLLAMA_CHAT.check(&mut fields, "tools[].")?;
-    fields.finish()?;
-    let mut function = Fields::new(function, &name)?;
-    let (name_field, parameters_field) = (function.name("name"), function.name("parameters"));
-    let name: String = function.take_required("name", "a string")?;
-    check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;
-    let _: Option<String> = function.take("description", "a string")?;
-    let is_strict = function.take("strict", "true or false")?.unwrap_or(false);
-    let parameters = function.take_value("parameters").unwrap_or_else(no_parameters);
-    OLLAMA_CHAT.check(&mut function, "tools[].function.")?;
-    function.finish()?;
-    check_parameters(&parameters_field, &parameters)?;
-    Ok(ToolDefinition { name, definition, parameters, is_strict })
 }

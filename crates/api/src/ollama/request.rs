@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::messages::{take_messages, take_tools};
+use super::messages::take_messages;
 use super::options::{Options, named_here, take_options};
 use crate::fields::{BadParam, Fields, short};
 use crate::generate::{AnswerFormat, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestPart, Tools};
@@ -10,7 +10,8 @@ use crate::labels::Endpoint;
 use crate::request::{RequestContext, json_schema};
 use crate::spelling::keep_arguments;
 use crate::table::{OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_NAMED, Table};
-use crate::tools::ToolChoice;
+use crate::tool_lists::take_nested_tools;
+use crate::tools::{LONG_NAME_LEN_MAX, ToolChoice};
 
 /// A request for text, checked.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,7 +41,7 @@ impl OllamaRequest {
         let mut fields = Fields::new(body, "")?;
         let messages: Vec<Value> = fields.take("messages", "an array of messages")?.unwrap_or_default();
         let messages = take_messages(messages)?;
-        let tools = take_tools(&mut fields)?;
+        let tools = take_nested_tools(&mut fields, OLLAMA_CHAT, false, LONG_NAME_LEN_MAX)?;
         let only_loads = messages.is_empty();
         let request = Self::take(fields, OLLAMA_CHAT, Prompt::Chat { messages }, only_loads)?;
         let tools = ToolChoice::Auto.of(tools, true, "tools")?;

@@ -6,44 +6,18 @@ use serde_json::Value;
 use crate::fields::{BadParam, Fields, check_count};
 use crate::generate::{ToolCall, ToolDefinition, Tools};
 use crate::table;
+use crate::tool_lists::take_nested_tools;
 use crate::tools::{
-    CALLS_MAX, NAME_LEN_MAX, TOOLS_MAX, ToolChoice, arguments_of, check_distinct, check_function,
-    check_known, check_name, check_parameters, choice_word, no_parameters, shown_to_the_model, take_allowed,
-    tool_call, unknown_choice,
+    CALLS_MAX, NAME_LEN_MAX, ToolChoice, arguments_of, check_function, check_known, choice_word,
+    take_allowed, tool_call, unknown_choice,
 };
 
 /// Reads the three fields. `None` where the answer may not call anything.
 pub fn take_tools(fields: &mut Fields) -> Result<Option<Tools>, BadParam> {
-    let definitions: Vec<Value> = fields.take("tools", "an array of tools")?.unwrap_or_default();
+    let tools = take_nested_tools(fields, table::CHAT, true, NAME_LEN_MAX)?;
     let choice = fields.take_value("tool_choice");
     let is_parallel = fields.take("parallel_tool_calls", "true or false")?.unwrap_or(true);
-    check_count("tools", "tools", definitions.len(), TOOLS_MAX)?;
-    let tool = |(i, definition)| definition_of(definition, &format!("tools[{i}]"));
-    let tools = definitions.into_iter().enumerate().map(tool).collect::<Result<Vec<_>, _>>()?;
-    check_distinct(&tools, |i| format!("tools[{i}].function.name"))?;
     choice_of(choice, &tools)?.of(tools, is_parallel, "tool_choice")
-}
-
-fn definition_of(value: Value, path: &str) -> Result<ToolDefinition, BadParam> {
-    let shown = shown_to_the_model(&value);
-    let mut fields = Fields::new(value, path)?;
-    let kind: String = fields.take_required("type", "a string")?;
-    check_function(fields.name("type"), &kind)?;
-    let name = fields.name("function");
-    let function = fields.take_value("function").ok_or_else(|| BadParam::missing(&name))?;
-    table::CHAT.check(&mut fields, "tools[].")?;
-    fields.finish()?;
-    let mut function = Fields::new(function, &name)?;
-    let (name_field, parameters_field) = (function.name("name"), function.name("parameters"));
-    let name: String = function.take_required("name", "a string")?;
-    check_name(&name_field, &name, NAME_LEN_MAX)?;
-    let _: Option<String> = function.take("description", "a string")?;
-    let is_strict = function.take("strict", "true or false")?.unwrap_or(false);
-    let parameters = function.take_value("parameters").unwrap_or_else(no_parameters);
-    table::CHAT.check(&mut function, "tools[].function.")?;
-    function.finish()?;
-    check_parameters(&parameters_field, &parameters)?;
-    Ok(ToolDefinition { name, definition: shown, parameters, is_strict })
 }
 
 fn choice_of(choice: Option<Value>, tools: &[ToolDefinition]) -> Result<ToolChoice, BadParam> {

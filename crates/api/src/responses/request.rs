@@ -12,9 +12,10 @@ use crate::request::{
     MESSAGES_MAX, RequestContext, SamplingFields, check_results, json_schema, openai_effort, token_bound,
 };
 use crate::table::RESPONSES;
+use crate::tool_lists::{flat_function, functions_and_hosted};
 use crate::tools::{
-    HostedTools, LONG_NAME_LEN_MAX, TOOLS_MAX, ToolChoice, check_distinct, check_function, check_known,
-    check_name, check_parameters, choice_word, definition, no_parameters, take_allowed, unknown_choice,
+    HostedTools, ToolChoice, check_function, check_known, choice_word, no_parameters, take_allowed,
+    unknown_choice,
 };
 
 /// A request for the next response, checked.
@@ -256,39 +257,14 @@ fn tools_of(
     choice: Value,
     is_parallel: bool,
 ) -> Result<(Option<Tools>, HostedTools), BadParam> {
-    check_count("tools", "tools", listed.len(), TOOLS_MAX)?;
-    let (mut tools, mut places, mut hosted) = (Vec::new(), Vec::new(), HostedTools::default());
-    for (i, tool) in listed.iter().enumerate() {
-        let path = format!("tools[{i}]");
-        let mut fields = Fields::new(tool.clone(), &path)?;
+    let hosted_kind = |fields: &mut Fields| {
         let kind: String = fields.take_required("type", "a string")?;
-        if kind == "function" {
-            tools.push(tool_of(fields)?);
-            places.push(path);
-            continue;
-        }
-        let message = format!(
-            "tools of type `{kind:.40}` are not supported, only `function` is; the setting `leave_out_hosted_tools` leaves \
-             them out"
-        );
-        let kind = kind.chars().take(40).collect();
-        hosted.add(kind, BadParam::unsupported(fields.name("type"), message));
-    }
-    check_distinct(&tools, |i| format!("{}.name", places[i]))?;
+        Ok(Some(kind).filter(|kind| kind != "function"))
+    };
+    let function = |fields| flat_function(fields, RESPONSES, "parameters", Some(no_parameters()));
+    let why = "are not supported, only `function` is";
+    let (tools, hosted) = functions_and_hosted(listed.to_vec(), hosted_kind, why, function)?;
     Ok((choice_of(choice, &tools)?.of(tools, is_parallel, "tool_choice")?, hosted))
-}
-
-fn tool_of(mut fields: Fields) -> Result<ToolDefinition, BadParam> {
-    let (name_field, schema_field) = (fields.name("name"), fields.name("parameters"));
-    let name: String = fields.take_required("name", "a string")?;
-    check_name(&name_field, &name, LONG_NAME_LEN_MAX)?;
-    let description = fields.take("description", "a string")?;
-    let is_strict = fields.take("strict", "true or false")?.unwrap_or(false);
-    let schema = fields.take_value("parameters").unwrap_or_else(no_parameters);
-    check_parameters(&schema_field, &schema)?;
-    RESPONSES.check(&mut fields, "tools[].")?;
-    fields.finish()?;
-    Ok(definition(name, description, schema, is_strict))
 }
 
 fn choice_of(choice: Value, tools: &[ToolDefinition]) -> Result<ToolChoice, BadParam> {

@@ -1,7 +1,7 @@
 //! Fields of `/v1/embeddings`.
 
 use super::Treatment::{Hint, Honoured};
-use super::{Field, Table, field};
+use super::{Field, Table};
 
 /// `POST /v1/embeddings`
 pub const EMBEDDINGS: Table = Table { endpoint: "POST /v1/embeddings", fields: [EMBEDDINGS_FIELDS, &[]] };
@@ -13,15 +13,12 @@ pub const DIMENSIONS: &str = "the first so many elements, scaled to length 1: wh
 pub const POOLING: &str = "extension: `first`, `mean` or `last`; left out, as the model's files say, or else the node's \
                            setting `embedding_pooling`; needed where neither does";
 
-const EMBEDDINGS_FIELDS: &[Field] = &[
-    field("model", Honoured, "name or id of a model"),
-    field(
-        "input",
-        Honoured,
-        "a string, token ids, or an array of at most 2048 of these; one that is too long is an error with both numbers",
-    ),
-    field("encoding_format", Honoured, "`float` or `base64`"),
-    field("dimensions", Honoured, DIMENSIONS),
-    field("pooling", Honoured, POOLING),
-    field("user", Hint, ""),
-];
+const EMBEDDINGS_FIELDS: &[Field] = fields! {
+    "model": Honoured, "name or id of a model";
+    "input": Honoured,
+        "a string, token ids, or an array of at most 2048 of these; one that is too long is an error with both numbers";
+    "encoding_format": Honoured, "`float` or `base64`";
+    "dimensions": Honoured, DIMENSIONS;
+    "pooling": Honoured, POOLING;
+    "user": Hint, "";
+};

@@ -46,47 +46,35 @@ const PEAK_TIME: Duration = Duration::from_millis(50);
 /// Turns of a loop between two looks at the clock: some 10 to 100 microseconds.
 const TURNS: u64 = 20_000;
 
-/// The instructions a prefill kernel spends its time in.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum Instruction {
-    /// AVX2: 8 f32 products, added exactly.
-    Fma256,
-    /// AVX2: 32 products of bytes, added in pairs, in fours, then to the sum: three instructions.
-    ByteMadd256,
-    /// AVX2: 16 products of 16 bits, added in pairs, then to the sum: two instructions.
-    PairMadd256,
-    /// AVX-512: 16 f32 products.
-    Fma512,
-    /// AVX-512 VNNI: 64 products of bytes.
-    Vnni512,
-    /// AVX-512 VNNI: 32 products of 16 bits.
-    PairDot512,
-    /// AVX-512 BF16: 32 products of BF16. No kernel uses it (decision 0021).
-    Bf16Dot512,
-    /// NEON: 4 f32 products.
-    FmaNeon,
-    /// NEON dot product: 16 products of bytes.
-    DotNeon,
-    /// NEON: 4 products of 16 bits.
-    PairNeon,
+exo_types::enum_with_all! {
+    /// The instructions a prefill kernel spends its time in.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[non_exhaustive]
+    pub enum Instruction {
+        /// AVX2: 8 f32 products, added exactly.
+        Fma256,
+        /// AVX2: 32 products of bytes, added in pairs, in fours, then to the sum: three instructions.
+        ByteMadd256,
+        /// AVX2: 16 products of 16 bits, added in pairs, then to the sum: two instructions.
+        PairMadd256,
+        /// AVX-512: 16 f32 products.
+        Fma512,
+        /// AVX-512 VNNI: 64 products of bytes.
+        Vnni512,
+        /// AVX-512 VNNI: 32 products of 16 bits.
+        PairDot512,
+        /// AVX-512 BF16: 32 products of BF16. No kernel uses it (decision 0021).
+        Bf16Dot512,
+        /// NEON: 4 f32 products.
+        FmaNeon,
+        /// NEON dot product: 16 products of bytes.
+        DotNeon,
+        /// NEON: 4 products of 16 bits.
+        PairNeon,
+    }
 }
 
 impl Instruction {
-    /// Every one, whether this processor has it or not.
-    pub const ALL: [Self; 10] = [
-        Self::Fma256,
-        Self::ByteMadd256,
-        Self::PairMadd256,
-        Self::Fma512,
-        Self::Vnni512,
-        Self::PairDot512,
-        Self::Bf16Dot512,
-        Self::FmaNeon,
-        Self::DotNeon,
-        Self::PairNeon,
-    ];
-
     /// What the kernels of `isa` multiply weights of `dtype` with, as far as this processor has it; `None` if
     /// there is no loop for it here.
     pub fn for_weights(isa: Isa, dtype: DType) -> Option<Self> {

@@ -18,12 +18,12 @@ pub mod synthetic;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::Context;
 use exo_backend::CancelToken;
 
 use super::compute::{Compute, Runs};
+use super::interrupt::{COMPUTING_MAX, INTERRUPTED, or_interrupt};
 use super::subject::Subject;
 use crate::args::Bench;
 use crate::config::Config;
@@ -33,11 +33,6 @@ use measure::BenchResults;
 use plan::{BenchPlan, Settings};
 
 use synthetic::Synthetic;
-
-/// From Ctrl-C to the end of the layer that is being computed, on a slow device.
-const STOP_MAX: Duration = Duration::from_secs(20);
-/// As shells report a program that Ctrl-C ended.
-const INTERRUPTED: u8 = 130;
 
 /// Measures and prints. After Ctrl-C prints what was measured until then.
 pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
@@ -61,27 +56,16 @@ pub async fn run(config: &Config, args: Bench) -> anyhow::Result<ExitCode> {
     let cancel = CancelToken::default();
     let measured = Arc::new(Mutex::new(BenchResults::default()));
     let (sink, token) = (measured.clone(), cancel.clone());
-    let mut work = tokio::task::spawn_blocking(move || {
+    let work = tokio::task::spawn_blocking(move || {
         let subject = weights.subject(&compute, &plan, &token)?;
         measure::all(&subject, &compute, &plan, &sink, &token)
     });
-    let mut stop = crate::stop::StopSignal::new()?;
-    let (result, interrupted) = tokio::select! {
-        result = &mut work => (result, false),
-        () = stop.wait() => {
-            cancel.cancel();
-            let ended = tokio::time::timeout(STOP_MAX, work).await;
-            (ended.unwrap_or(Ok(Ok(()))), true)
-        }
-    };
+    let finished = or_interrupt(work, COMPUTING_MAX, || cancel.cancel()).await?;
     let measured = std::mem::take(&mut *measured.lock().unwrap_or_else(PoisonError::into_inner));
-    if !interrupted {
-        result.context("the benchmark broke off")??;
-    }
     if !measured.is_empty() {
         report::print(&measured, args.format())?;
     }
-    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(finished.map_or(ExitCode::from(INTERRUPTED), |()| ExitCode::SUCCESS))
 }
 
 /// Where the weights come from.

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use exo_api::{ClusterView, InstanceView, ModelView, PlaceRequest};
 
+use super::interrupt::INTERRUPTED;
 use super::place::wait_ready;
 use super::status::{STAGE_HEADER, stage_rows};
 use crate::args::Demo;
@@ -30,8 +31,6 @@ use verdict::{DemoRun, broken_promises, other_way};
 const LOAD_MAX: Duration = Duration::from_secs(20);
 /// For the cluster to agree that nothing is placed, and for fresh numbers of an instance.
 const SETTLE_MAX: Duration = Duration::from_secs(10);
-/// The shell's number for "ended by Ctrl-C".
-const INTERRUPTED: u8 = 130;
 
 /// Runs the demo. Whatever happens, no process and no file of it stays.
 pub async fn run(config: &Config, args: Demo) -> anyhow::Result<ExitCode> {

@@ -64,11 +64,7 @@ pub async fn run(config: &Config, args: &args::Doctor) -> anyhow::Result<ExitCod
         report::write(config, running.as_ref(), &checks, path.as_deref()).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    if args.json.json {
-        ui::json(&checks)?;
-    } else {
-        show(&checks);
-    }
+    ui::json_or(args.json.json, &checks, || show(&checks))?;
     Ok(exit_code(is_broken(&checks)))
 }
 

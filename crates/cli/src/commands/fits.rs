@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
 use exo_api::HubToken;
 use exo_api::fits::{FitPlanView, FitVerdict, FitView, FitsQuery, FitsView};
 use exo_node::fits::{self, FitsCluster, KnownModel};
@@ -33,9 +32,7 @@ pub async fn run(config: &Config, args: Fits) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut stop = StopSignal::new()?;
-    let started =
-        run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), doctor::of(config), &mut stop)
-            .await?;
+    let started = run_node::start(config, Stay::ForTheWhile, doctor::of(config), &mut stop).await?;
     let Some(running) = started else { return Ok(ExitCode::from(INTERRUPTED)) };
     let result = tokio::select! {
         result = asked(config, &running.client, &args) => result.map(|()| ExitCode::SUCCESS),
@@ -68,9 +65,7 @@ async fn asked(config: &Config, client: &Client, args: &Fits) -> anyhow::Result<
 
 /// On a cluster that only a file knows. No node is asked.
 async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (devices, links) =
-        cluster_file::read(&text).with_context(|| format!("{} describes no cluster", path.display()))?;
+    let (devices, links) = cluster_file::open(path)?;
     let kv: KvDType = config.parse("kv")?;
     let context_tokens = args.context.unwrap_or(config.count("context_tokens")?);
     let (slots, cache_tokens) = (config.count("slots")?, config.flag::<u32>("cache_tokens")?);

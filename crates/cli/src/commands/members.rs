@@ -8,6 +8,7 @@ use exo_api::{
 };
 use exo_node::{DataDir, FilesError};
 use exo_types::shell_word;
+use serde_json::json;
 
 use super::running;
 use crate::args::{Admit, Json};
@@ -23,11 +24,9 @@ pub async fn remove(config: &Config, node: &str, json: Json) -> anyhow::Result<(
     let client = running(config).await?;
     let member = member(&client, node).await?;
     client.delete(&format!("/exo/v1/members/{}", member.node)).await?;
-    if json.json {
-        return ui::json(&serde_json::json!({"node": member.node, "name": member.name}));
-    }
-    ui::line(format!("removed {}: no member lets it in again", called(&member)));
-    Ok(())
+    ui::json_or(json.json, &json!({"node": member.node, "name": member.name}), || {
+        ui::line(format!("removed {}: no member lets it in again", called(&member)));
+    })
 }
 
 /// The member that is meant by a name, an id or the start of an id.
@@ -50,30 +49,21 @@ pub async fn admit(config: &Config, args: &Admit) -> anyhow::Result<()> {
     if let Some(minutes) = args.anyone {
         let request = JoinWindowRequest { minutes: Some(minutes) };
         client.post::<()>("/exo/v1/join_window", &request).await?;
-        if args.json.json {
-            return ui::json(&serde_json::json!({"open_minutes": minutes}));
-        }
-        ui::line(format!(
-            "whoever is near and asks this node is let in for {minutes} min; `exo admit --nobody` ends it"
-        ));
-        return Ok(());
+        return ui::json_or(args.json.json, &json!({"open_minutes": minutes}), || {
+            ui::line(format!(
+                "whoever is near and asks this node is let in for {minutes} min; `exo admit --nobody` ends it"
+            ));
+        });
     }
     if args.nobody {
         client.delete("/exo/v1/join_window").await?;
-        if args.json.json {
-            return ui::json(&serde_json::json!({"open_minutes": 0}));
-        }
-        ui::line("nobody is let in without a question any more; `exo admit` lists who asks");
-        return Ok(());
+        let line = || ui::line("nobody is let in without a question any more; `exo admit` lists who asks");
+        return ui::json_or(args.json.json, &json!({"open_minutes": 0}), line);
     }
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
     let Some(node) = &args.node else {
-        if args.json.json {
-            let (asks, window) = (&view.join_requests, &view.join_window);
-            return ui::json(&serde_json::json!({"join_requests": asks, "join_window": window}));
-        }
-        list(&view);
-        return Ok(());
+        let document = json!({"join_requests": view.join_requests, "join_window": view.join_window});
+        return ui::json_or(args.json.json, &document, || list(&view));
     };
     one(&client, &view, node, args).await
 }
@@ -84,22 +74,19 @@ async fn one(client: &Client, view: &ClusterView, node: &str, args: &Admit) -> a
     let id = pick(node, known, "node that asks to join")?;
     if args.refuse {
         client.delete(&format!("/exo/v1/join_requests/{id}")).await?;
-        if args.json.json {
-            return ui::json(&serde_json::json!({"node": id, "is_refused": true}));
-        }
-        ui::line(format!("{node} is not shown again for an hour; a code (`exo invite`) still lets it in"));
-        return Ok(());
+        return ui::json_or(args.json.json, &json!({"node": id, "is_refused": true}), || {
+            ui::line(format!(
+                "{node} is not shown again for an hour; a code (`exo invite`) still lets it in"
+            ));
+        });
     }
-    let member: MemberView = client.post("/exo/v1/members", &serde_json::json!({"node": id})).await?;
-    if args.json.json {
-        return ui::json(&member);
-    }
-    let id = node_word(&member.node);
-    ui::line(format!(
-        "{} is let in, and joins when it asks next, within seconds; undo with `exo remove {id}`",
-        member.name
-    ));
-    Ok(())
+    let member: MemberView = client.post("/exo/v1/members", &json!({"node": id})).await?;
+    let (name, id) = (&member.name, node_word(&member.node));
+    ui::json_or(args.json.json, &member, || {
+        ui::line(format!(
+            "{name} is let in, and joins when it asks next, within seconds; undo with `exo remove {id}`"
+        ));
+    })
 }
 
 fn list(view: &ClusterView) {

@@ -30,7 +30,7 @@ pub async fn run(config: &Config, action: Option<ModelsAction>, json: Json) -> a
         None => list(&client, json).await,
         Some(ModelsAction::Add { path, name }) => {
             let before: Vec<ModelView> = client.get("/exo/v1/models").await?;
-            let model = add_as(&client, &path, name.as_deref()).await?;
+            let model = add(&client, &path, name.as_deref()).await?;
             ui::line(added_text(&before, &model));
             let all: Vec<ModelView> = client.get("/exo/v1/models").await?;
             if let Some(text) = shared_name(&all, &model.name) {
@@ -178,13 +178,8 @@ async fn check(client: &Client, model: &str, json: Json) -> anyhow::Result<()> {
 /// As long as a node reads at most.
 const ADD_MAX: Duration = Duration::from_secs(3600);
 
-/// Makes a file or folder known to the node.
-pub async fn add(client: &Client, path: &Path) -> anyhow::Result<ModelView> {
-    add_as(client, path, None).await
-}
-
-/// Makes a file or folder known under a name, for files whose own names say nothing.
-pub async fn add_as(client: &Client, path: &Path, name: Option<&str>) -> anyhow::Result<ModelView> {
+/// Makes a file or folder known to the node; under a name where its own says nothing.
+pub async fn add(client: &Client, path: &Path, name: Option<&str>) -> anyhow::Result<ModelView> {
     // The last part stays as it is: a link into a cache keeps its name.
     let found = path.canonicalize().with_context(|| format!("cannot find {}", path.display()))?;
     let path = if name.is_some() { found } else { std::path::absolute(path)? };
@@ -228,14 +223,14 @@ pub async fn resolve_here(client: &Client, model: &str) -> anyhow::Result<Option
         return Ok(Some(name));
     }
     if is_there {
-        return Ok(Some(add(client, path).await?.request_name().to_owned()));
+        return Ok(Some(add(client, path, None).await?.request_name().to_owned()));
     }
     match super::found::find(model).await? {
         Some(found) => {
-            let added = add_as(client, &found.path, Some(&found.name)).await?;
+            let added = add(client, &found.path, Some(&found.name)).await?;
             Ok(Some(added.request_name().to_owned()))
         }
-        None if is_path => Ok(Some(add(client, path).await?.request_name().to_owned())),
+        None if is_path => Ok(Some(add(client, path, None).await?.request_name().to_owned())),
         None => Ok(None),
     }
 }

@@ -42,13 +42,7 @@ pub async fn run(config: &Config, args: Plan) -> anyhow::Result<ExitCode> {
         }
     }
     let plan = match (&args.cluster, &args.shape) {
-        (Some(path), _) => {
-            let text =
-                std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let cluster = cluster_file::read(&text);
-            let cluster = cluster.with_context(|| format!("{} describes no cluster", path.display()))?;
-            described(config, &args, cluster)?
-        }
+        (Some(path), _) => described(config, &args, cluster_file::open(path)?)?,
         (None, Some(_)) => {
             let Some(view) = running_or_this_machine(config).await? else {
                 return Ok(ExitCode::from(INTERRUPTED));
@@ -65,10 +59,7 @@ pub async fn run(config: &Config, args: Plan) -> anyhow::Result<ExitCode> {
             client.post("/exo/v1/plan", &query(config, &args, model)?).await?
         }
     };
-    match args.json.json {
-        true => ui::json(&plan)?,
-        false => show(&plan),
-    }
+    ui::json_or(args.json.json, &plan, || show(&plan))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -78,8 +69,8 @@ async fn running_or_this_machine(config: &Config) -> anyhow::Result<Option<Clust
     if let Some(client) = Client::running(&config.data_dir()).await {
         return client.get("/exo/v1/cluster").await.map(Some);
     }
-    let (mut stop, address) = (StopSignal::new()?, ([127, 0, 0, 1], 0).into());
-    let started = run_node::start(config, Stay::ForTheWhile, address, doctor::of(config), &mut stop).await?;
+    let mut stop = StopSignal::new()?;
+    let started = run_node::start(config, Stay::ForTheWhile, doctor::of(config), &mut stop).await?;
     let Some(node) = started else { return Ok(None) };
     let view = first_view(&node).await;
     node.stop().await;

@@ -90,7 +90,7 @@ async fn elsewhere(args: &Pull) -> anyhow::Result<Option<CachedModel>> {
 /// Makes known what is read where it is.
 async fn in_place(config: &Config, args: &Pull, found: &CachedModel) -> anyhow::Result<ExitCode> {
     let name = match Client::running(&config.data_dir()).await {
-        Some(client) => super::models::add_as(&client, &found.path, Some(&found.name)).await?.name,
+        Some(client) => super::models::add(&client, &found.path, Some(&found.name)).await?.name,
         None => make_known(config, LocalModel::Elsewhere(found.clone())).await?,
     };
     if args.json.json {
@@ -187,7 +187,7 @@ pub async fn bring(config: &Config, client: &Client, reference: &Reference) -> a
         }
         let fetched =
             fetch(reference.clone(), settings, options(config), budget(config)?).await?.context(ENDED)?;
-        return Ok(super::models::add(client, &fetched.path).await?.request_name().to_owned());
+        return Ok(super::models::add(client, &fetched.path, None).await?.request_name().to_owned());
     }
     let ranges = u8::try_from(options(config).ranges_max).unwrap_or(1);
     let mut request = request(reference, &settings, ranges, None);

@@ -43,12 +43,8 @@ pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
     if let Some(client) = Client::running(&config.data_dir()).await {
         return answer_or_chat(config, &client, &args, &mut stop).await;
     }
-    let Some(running) =
-        run_node::start(config, Stay::ForTheWhile, ([127, 0, 0, 1], 0).into(), doctor::of(config), &mut stop)
-            .await?
-    else {
-        return Ok(ExitCode::from(INTERRUPTED));
-    };
+    let started = run_node::start(config, Stay::ForTheWhile, doctor::of(config), &mut stop).await?;
+    let Some(running) = started else { return Ok(ExitCode::from(INTERRUPTED)) };
     let result = answer_or_chat(config, &running.client, &args, &mut stop).await;
     unload_own(&running.client).await;
     running.stop().await;

@@ -24,11 +24,8 @@ const END_TOLD_AFTER: Duration = Duration::from_millis(500);
 /// Starts a node, says where it is and what it has, then what happens around it.
 pub async fn run(config: &Config) -> anyhow::Result<ExitCode> {
     let mut stop = StopSignal::new()?;
-    let Some(running) =
-        run_node::start(config, Stay::Long, config.api_listen()?, doctor::of(config), &mut stop).await?
-    else {
-        return Ok(ExitCode::from(INTERRUPTED));
-    };
+    let started = run_node::start(config, Stay::Long, doctor::of(config), &mut stop).await?;
+    let Some(running) = started else { return Ok(ExitCode::from(INTERRUPTED)) };
     let mut notices = running.node.notices();
     greet(&running, &first_view(&running).await?);
     other_port(config, running.node.listen_addr())?.iter().for_each(|text| ui::warning(text));

@@ -22,28 +22,16 @@ pub async fn run(config: &Config, args: &Status) -> anyhow::Result<()> {
     let json = args.json;
     if args.requests {
         let requests: Vec<RequestView> = client.get("/exo/v1/requests").await?;
-        if json.json {
-            return ui::json(&requests);
-        }
-        requests_table(&requests);
-        return Ok(());
+        return ui::json_or(json.json, &requests, || requests_table(&requests));
     }
     if args.watch {
         return super::watch::run(&client, json.json).await;
     }
     let view: ClusterView = client.get("/exo/v1/cluster").await?;
     if args.links {
-        if json.json {
-            return ui::json(&view.links);
-        }
-        links(&view, true);
-        return Ok(());
+        return ui::json_or(json.json, &view.links, || links(&view, true));
     }
-    if json.json {
-        return ui::json(&view);
-    }
-    whole(&view);
-    Ok(())
+    ui::json_or(json.json, &view, || whole(&view))
 }
 
 /// All there is to see of a cluster.

@@ -123,9 +123,11 @@ fn drop_absent_ids(t: &mut GgufTokenizer) {
 }
 
 /// Either half of what can be wrong with the description.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 enum Problem {
-    Header(GgufError),
-    Config(ConfigError),
+    Header(#[from] GgufError),
+    Config(#[from] ConfigError),
 }
 
 impl Problem {
@@ -135,18 +137,6 @@ impl Problem {
             Self::Header(source) => OpenError::Gguf { path, source },
             Self::Config(source) => OpenError::Config { path, source },
         }
-    }
-}
-
-impl From<GgufError> for Problem {
-    fn from(error: GgufError) -> Self {
-        Self::Header(error)
-    }
-}
-
-impl From<ConfigError> for Problem {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(error)
     }
 }
 

@@ -9,42 +9,28 @@ use super::reader::Reader;
 /// The longest text value that is read; chat templates have some ten thousand bytes.
 const TEXT_BYTES_MAX: u64 = 4 << 20;
 
-/// What kind of value a key holds. The numbers are the format's.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the names are the documentation
-pub enum ValueKind {
-    U8 = 0,
-    I8 = 1,
-    U16 = 2,
-    I16 = 3,
-    U32 = 4,
-    I32 = 5,
-    F32 = 6,
-    Bool = 7,
-    String = 8,
-    Array = 9,
-    U64 = 10,
-    I64 = 11,
-    F64 = 12,
+exo_types::enum_with_all! {
+    /// What kind of value a key holds. The numbers are the format's.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[allow(missing_docs)] // the names are the documentation
+    pub enum ValueKind {
+        U8 = 0,
+        I8 = 1,
+        U16 = 2,
+        I16 = 3,
+        U32 = 4,
+        I32 = 5,
+        F32 = 6,
+        Bool = 7,
+        String = 8,
+        Array = 9,
+        U64 = 10,
+        I64 = 11,
+        F64 = 12,
+    }
 }
 
 impl ValueKind {
-    const ALL: [Self; 13] = [
-        Self::U8,
-        Self::I8,
-        Self::U16,
-        Self::I16,
-        Self::U32,
-        Self::I32,
-        Self::F32,
-        Self::Bool,
-        Self::String,
-        Self::Array,
-        Self::U64,
-        Self::I64,
-        Self::F64,
-    ];
-
     fn from_number(number: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|k| *k as u32 == number)
     }

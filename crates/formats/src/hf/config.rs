@@ -12,21 +12,11 @@ use crate::{
 };
 
 /// Either half of what can be wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
 pub(super) enum Problem {
-    Json(JsonError),
-    Config(ConfigError),
-}
-
-impl From<JsonError> for Problem {
-    fn from(error: JsonError) -> Self {
-        Self::Json(error)
-    }
-}
-
-impl From<ConfigError> for Problem {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(error)
-    }
+    Json(#[from] JsonError),
+    Config(#[from] ConfigError),
 }
 
 /// Most lengths of vectors that a file may name.

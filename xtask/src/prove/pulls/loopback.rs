@@ -10,7 +10,7 @@ use anyhow::Context;
 use super::super::Verdict;
 use super::hub::{Hub, Model, PullTarget, rate};
 use super::{Programs, skipped};
-use crate::bench::cells::median;
+use crate::pairs::median;
 use crate::run;
 
 /// Of what the slower of curl and the disk reaches.

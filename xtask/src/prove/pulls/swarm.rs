@@ -58,7 +58,7 @@ pub fn prove(programs: &Programs, model: Option<&Path>, uplink_mbit: u64) -> any
         ("HF_ENDPOINT", hub.endpoint()),
         ("HOME", programs.folder.join("no-home").display().to_string()),
     ];
-    let mut cluster = Cluster::start_with(&programs.exo, NODES, Some(lan), env, |_| Vec::new())?;
+    let mut cluster = Cluster::start_on(&programs.exo, NODES, Some(lan), env, |_| Vec::new())?;
     let measured = match serve(&mut cluster, bytes, uplink) {
         Ok(took) => {
             let sent = hub.counts()?.sent_bytes;

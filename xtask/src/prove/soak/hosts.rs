@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::disks::SmallDisk;
 use super::faults::Kind;
@@ -18,7 +18,6 @@ use crate::system::{self, Told};
 use crate::wait::wait_for;
 
 const START_MAX: Duration = Duration::from_secs(30);
-const LOAD_MAX: Duration = Duration::from_secs(180);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 /// Of the cluster that the model is placed on.
@@ -155,28 +154,12 @@ impl Hosts {
 
     /// Places the model over three machines; its name.
     pub fn place(&self, file: Option<&Path>) -> anyhow::Result<String> {
-        let mut name = "demo".to_owned();
-        if let Some(file) = file {
-            let path = std::path::absolute(file)?;
-            for at in 0..self.len() {
-                let added = self.ask(at, "/exo/v1/models", &json!({ "path": path }))?;
-                name = added["name"].as_str().context("the node does not name the model")?.to_owned();
-            }
-        }
+        let servers: Option<Vec<Server>> = (0..self.len()).map(|at| self.door(at).server()).collect();
+        let servers = servers.context("a machine's node is not there")?;
+        let name = cluster::model(servers.iter(), file)?;
         let order =
             json!({ "model": name, "nodes_min": STAGES, "context_tokens": CONTEXT_TOKENS, "slots": 8 });
-        let placed = self.ask(0, "/exo/v1/instances", &order)?;
-        let id = placed["id"].as_str().context("the node does not name the instance")?.to_owned();
-        let door = self.door(0);
-        wait_for("loading the model", (LOAD_MAX, POLL), || {
-            let server = door.server().context("the first machine is gone")?;
-            let view = server.get(&format!("/exo/v1/instances/{id}"), ANSWER_MAX)?;
-            match view["state"]["kind"].as_str() {
-                Some("ready") => Ok(Some(())),
-                Some("failed") => bail!("the model was not loaded: {}", view["state"]["reason"]),
-                _ => Ok(None),
-            }
-        })?;
+        cluster::place(&servers[0], &order)?;
         Ok(name)
     }
 
@@ -333,10 +316,6 @@ impl Hosts {
         command.arg("--data-dir").arg(self.data(at));
         self.hosts[at].command = Some(child::start(command, &system::cores()?)?);
         Ok(())
-    }
-
-    fn ask(&self, at: usize, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.door(at).server().context("the node is not there")?.post(path, body, ANSWER_MAX)
     }
 }
 

@@ -32,9 +32,10 @@
 //! A link counts for both directions unless the other one has its own.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use exo_api::{ClusterView, DeviceView, ProvenanceView, TypeRatesView};
 use exo_node::planning;
 use exo_planner::{DeviceRates, Figure, LinkFacts, PlanDevice};
@@ -167,7 +168,13 @@ fn full() -> u32 {
     100
 }
 
-/// What a file describes. Errors name the device or link.
+/// What the file describes.
+pub fn open(path: &Path) -> anyhow::Result<(Vec<PlanDevice>, Vec<LinkFacts>)> {
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    read(&text).with_context(|| format!("{} describes no cluster", path.display()))
+}
+
+/// What such a text describes. Errors name the device or link.
 pub fn read(text: &str) -> anyhow::Result<(Vec<PlanDevice>, Vec<LinkFacts>)> {
     let cluster: Cluster = toml::from_str(text)?;
     ensure!(!cluster.device.is_empty(), "it has no [[device]]: describe one, with its node and memory_gib");
