@@ -8,7 +8,7 @@ use anyhow::Context;
 
 use super::Bench;
 use super::cells::{Sample, Subject, What};
-use super::load::{Target, prompt};
+use super::load::{EventFor, Target, prompt};
 use crate::pairs::median;
 
 /// Tokens of the prompt that comes beside the stream.
@@ -63,7 +63,7 @@ fn beside_a_prompt(target: &Target, round: u64) -> anyhow::Result<(Vec<f64>, f64
     };
     std::thread::scope(|scope| {
         let mut asking = None;
-        target.stream(&begin, STREAM_TOKENS, |at| {
+        target.stream(&begin, STREAM_TOKENS, EventFor::Token, |at| {
             times.push(at);
             if times.len() == LEAD {
                 asking = Some(scope.spawn(ask));

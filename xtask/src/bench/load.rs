@@ -22,6 +22,16 @@ pub struct Target {
     pub is_llama: bool,
 }
 
+/// What a stream brings an event for.
+#[derive(Clone, Copy, PartialEq)]
+pub enum EventFor {
+    /// Each token, also one without text of its own: the names of tokens are asked for, with their
+    /// log-probabilities, which takes the server some time of its own.
+    Token,
+    /// Each piece of text, as most clients ask for it.
+    Text,
+}
+
 /// What one burst of streams gave.
 pub struct Burst {
     /// Tokens generated, over all streams.
@@ -54,19 +64,22 @@ impl Target {
         Ok((seconds, made.as_u64().context("the answer does not say how many tokens it has")?))
     }
 
-    /// Completes `prompt` greedily by at most `tokens` tokens and tells of each when it comes, until `each`
-    /// has seen enough.
+    /// Completes `prompt` greedily by `tokens` tokens and tells of each event when it comes, until `each` has
+    /// seen enough.
     pub fn stream(
         &self,
         prompt: &[u64],
         tokens: u32,
+        event_for: EventFor,
         mut each: impl FnMut(Instant) -> ControlFlow<()>,
     ) -> anyhow::Result<()> {
-        // With the names of its tokens also a token without text of its own is told of.
-        let body = json!({
+        let mut body = json!({
             "model": self.model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true,
-            "stream": true, "logprobs": 0,
+            "stream": true,
         });
+        if event_for == EventFor::Token {
+            body["logprobs"] = json!(0);
+        }
         self.server.lines("/v1/completions", &body, ANSWER_MAX, |line| {
             let at = Instant::now();
             Ok(if is_token(line)? { each(at) } else { ControlFlow::Continue(()) })

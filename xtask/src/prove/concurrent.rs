@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use crate::bench::load::Target;
+use crate::bench::load::{EventFor, Target};
 use crate::http::Server;
 
 /// What each of them is asked.
@@ -26,7 +26,7 @@ pub fn tokens_per_s(question: &Question<'_>, first: u32, streams: u32) -> anyhow
     let stream = |number: u32| -> anyhow::Result<Vec<Instant>> {
         let ids: Vec<u64> = prompt_tokens(question.prompt, number).into_iter().map(u64::from).collect();
         let mut came = Vec::new();
-        target.stream(&ids, question.answer, |at| {
+        target.stream(&ids, question.answer, EventFor::Text, |at| {
             came.push(at);
             ControlFlow::Continue(())
         })?;
@@ -39,19 +39,24 @@ pub fn tokens_per_s(question: &Question<'_>, first: u32, streams: u32) -> anyhow
             .into_iter()
             .map(|one| one.join().map_err(|_| anyhow::anyhow!("a thread panicked"))?)
             .collect::<anyhow::Result<Vec<_>>>()?;
-        rate_while_all_answer(&came)
+        rate_while_all_answer(&came, question.answer)
             .context("the first answer was over before the last one began: ask for longer answers")
     })
 }
 
-/// Tokens per second between the moment when the last stream has its first token and that when the first
-/// stream has its last one.
-fn rate_while_all_answer(came: &[Vec<Instant>]) -> Option<f64> {
+/// Tokens per second between the moment when the last stream has its first text and that when the first
+/// stream has its last one. A token without text of its own comes with the next: an event is as many tokens
+/// as an event of its stream is on average.
+fn rate_while_all_answer(came: &[Vec<Instant>], answer: u32) -> Option<f64> {
     let from = came.iter().map(|one| one.first().copied()).max()??;
     let until = came.iter().map(|one| one.last().copied()).min()??;
     let seconds = until.checked_duration_since(from)?.as_secs_f64();
-    let tokens = came.iter().flatten().filter(|at| **at > from && **at <= until).count();
-    (seconds > 0.0 && tokens > 0).then(|| tokens as f64 / seconds)
+    let tokens = |one: &Vec<Instant>| {
+        let events = one.iter().filter(|at| **at > from && **at <= until).count();
+        events as f64 * f64::from(answer) / one.len() as f64
+    };
+    let tokens: f64 = came.iter().map(tokens).sum();
+    (seconds > 0.0 && tokens > 0.0).then(|| tokens / seconds)
 }
 
 /// Each `number` is another prompt from its first or second token on.
@@ -76,9 +81,10 @@ mod tests {
         let at = |ms: &[u64]| ms.iter().map(|ms| began + Duration::from_millis(*ms)).collect::<Vec<_>>();
         // The second prompt is read until 500; the first stream ends at 900.
         let came = [at(&[100, 400, 600, 700, 800, 900]), at(&[500, 600, 700, 800, 900, 1000, 1100])];
-        let rate = rate_while_all_answer(&came).unwrap();
-        assert!((rate - 20.0).abs() < 1e-6, "{rate}");
-        assert!(rate_while_all_answer(&[at(&[100, 200]), at(&[300, 400])]).is_none());
-        assert!(rate_while_all_answer(&[at(&[100, 200]), at(&[])]).is_none());
+        // Of 6 and 7 events for 42 tokens each: 4 of 7 tokens and 4 of 6, in 0.4 s.
+        let rate = rate_while_all_answer(&came, 42).unwrap();
+        assert!((rate - 130.0).abs() < 1e-6, "{rate}");
+        assert!(rate_while_all_answer(&[at(&[100, 200]), at(&[300, 400])], 2).is_none());
+        assert!(rate_while_all_answer(&[at(&[100, 200]), at(&[])], 2).is_none());
     }
 }

@@ -24,7 +24,8 @@ fn who_it_happens_to_is_a_list_and_the_three_stages_unless_told_otherwise() {
     assert_eq!(who(&["--who", "last,coordinator"]), [Last, Coordinator]);
     assert_eq!(who(&["--who=coordinator-stage"]), [CoordinatorStage]);
     assert_eq!(who(&["--who=driver"]), [Driver]);
-    assert!(prove(&options(&["--who=driver", "--stop=5"]).unwrap()).is_err(), "its client loses nothing");
+    let stopped = prove(Path::new("exo"), &options(&["--who=driver", "--stop=5"]).unwrap());
+    assert!(stopped.is_err(), "its client loses nothing");
     let error = options(&["--who", "first,second"]).err().unwrap().to_string();
     assert!(error.contains("second") && error.contains("coordinator-stage"), "{error}");
     assert_eq!(options(&["--stop", "30"]).unwrap().stop(), Some(Duration::from_secs(30)));
