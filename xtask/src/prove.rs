@@ -141,9 +141,14 @@ fn bodies() -> anyhow::Result<Verdict> {
 }
 
 /// What a token costs the machine, measured in a process of its own: it counts what it allocates, and is
-/// built as the simulator is.
+/// built as the simulator is. It ends with 1 where a bound is not kept; anything else says nothing of them.
 fn token_cost() -> anyhow::Result<Verdict> {
-    Verdict::of_cargo("token-cost", &["run", "--quiet", "--package", "exo-sim", "--bin", "token-cost"])
+    let args = ["run", "--quiet", "--package", "exo-sim", "--bin", "token-cost"];
+    let status = run::status(Command::new(run::cargo_program()).args(args))?;
+    match status.code() {
+        Some(code @ (0 | 1)) => Ok(Verdict::of_program("token-cost", code == 0)),
+        _ => bail!("`cargo {}` failed: {status}", args.join(" ")),
+    }
 }
 
 /// Runs one proof, or those that are short.

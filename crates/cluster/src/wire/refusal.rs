@@ -141,7 +141,11 @@ pub enum Undecided {
     /// It did not come in time.
     Late { seconds: u64 },
     /// The cluster changed each time.
-    Changed { times: u32, at_last: String },
+    Changed {
+        times: u32,
+        /// Why the last plan did not fit any more, as the planner says.
+        at_last: String,
+    },
     /// The instance was unloaded meanwhile.
     Unloaded,
     /// A device of what stands is not reported now.

@@ -39,11 +39,21 @@ pub enum Phase {
     /// The manifest is here.
     ManifestHeld,
     /// Missing byte ranges are being fetched.
-    FetchingChunks { done_bytes: u64, total_bytes: u64, hub_wait_s: u32 },
+    FetchingChunks {
+        done_bytes: u64,
+        /// Bytes in all; 0 while unknown.
+        total_bytes: u64,
+        /// Seconds that the hub asks to wait; 0 while bytes may come.
+        hub_wait_s: u32,
+    },
     /// All its bytes are on disk.
     Stored,
     /// Its tensors are being read into the device.
-    Loading { done_bytes: u64, total_bytes: u64 },
+    Loading {
+        done_bytes: u64,
+        /// Bytes in all; 0 while unknown.
+        total_bytes: u64,
+    },
     /// It computes.
     Ready,
     /// Its memory is being freed.

@@ -35,8 +35,17 @@ impl CatalogueModel {
         let cells: Vec<&'static str> = row.split('|').map(str::trim).collect();
         let [name, title, repo, licence, good_for, architecture, shape, tables, context, experts, not_yet] =
             <[&'static str; 11]>::try_from(cells).ok()?;
-        let shape: Vec<u32> = shape.split(' ').map_while(|number| number.parse().ok()).collect();
-        let [layers, hidden, ffn, heads, kv_heads, head_dim, vocab] = <[u32; 7]>::try_from(shape).ok()?;
+        let shape: Option<Vec<u32>> = shape.split(' ').map(|number| number.parse().ok()).collect();
+        let [layers, hidden, ffn, heads, kv_heads, head_dim, vocab] = <[u32; 7]>::try_from(shape?).ok()?;
+        let tied = match tables {
+            "tied" => true,
+            "untied" => false,
+            _ => return None,
+        };
+        let experts = match experts {
+            "" => None,
+            count => Some(count.parse().ok()?),
+        };
         let numbers = ModelNumbers {
             architecture: Architecture::from_key(architecture)?,
             layers,
@@ -46,10 +55,10 @@ impl CatalogueModel {
             kv_heads,
             head_dim,
             vocab,
-            tied: tables == "tied",
+            tied,
             rope_theta: 1_000_000.0,
             context_tokens_max: context.parse().ok()?,
-            experts: experts.parse().ok(),
+            experts,
         };
         let not_yet = Some(not_yet).filter(|text| !text.is_empty());
         Some(Self { name, title, repo, good_for, licence, numbers, not_yet })
@@ -122,5 +131,14 @@ mod tests {
             assert_eq!(reference.to_string(), format!("hf.co/{}", model.repo));
             assert!(!model.good_for.is_empty() && !model.licence.is_empty());
         }
+    }
+
+    #[test]
+    fn a_row_with_a_cell_that_says_nothing_is_no_model() {
+        let is_model = |row| CatalogueModel::of(row).is_some();
+        assert!(is_model("m | M | a/b | mit | texts | llama | 1 2 3 4 5 6 7 | tied | 8 | |"));
+        assert!(!is_model("m | M | a/b | mit | texts | llama | 1 2 3 4 5 6 7 | teid | 8 | |"));
+        assert!(!is_model("m | M | a/b | mit | texts | llama | 1 2 3 4 5 6 7 | tied | 8 | many |"));
+        assert!(!is_model("m | M | a/b | mit | texts | llama | 1 2 3 4 5 6 7 8, | tied | 8 | |"));
     }
 }

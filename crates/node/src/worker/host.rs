@@ -584,6 +584,22 @@ mod tests {
     }
 
     #[test]
+    fn rows_travel_once_beside_their_result() {
+        let rows = Bytes::from(vec![7; 1000]);
+        let result = ComputeResult::Rows(rows.clone());
+        let message = FromWorker::Computed { step: 1, busy: Duration::ZERO, result, memory: None };
+        let mut sent = Vec::new();
+        FrameWriter::new(&mut sent).write(&message, &rows).unwrap();
+        assert!(sent.len() < 2 * rows.len(), "{} bytes for {} of rows", sent.len(), rows.len());
+        let (shared, events) = two_out(Duration::ZERO);
+        let (message, beside) = FrameReader::new(&sent[..]).read().unwrap();
+        shared.hear(message, beside);
+        let told = events.try_recv().unwrap();
+        let EngineEvent::Computed { step: 1, result, .. } = told else { panic!("{told:?}") };
+        assert_eq!(result, ComputeResult::Rows(rows));
+    }
+
+    #[test]
     fn why_a_worker_did_not_load_is_told_with_its_code() {
         let (shared, events) = two_out(Duration::ZERO);
         let (kind, detail) = (LoadFault::Open, "no such file".to_owned());
