@@ -49,7 +49,8 @@ fn looks_around(pattern: &str) -> bool {
     signs(pattern).any(|(at, sign)| sign == b'(' && looks.iter().any(|look| pattern[at..].starts_with(look)))
 }
 
-/// What a pattern looks at ahead of all else, whether that must not be there, and what stands behind.
+/// What a pattern looks at ahead of all else, without a `^` of its own, whether that must not be there, and
+/// what stands behind.
 fn first_look(pattern: &str) -> Option<(&str, bool, &str)> {
     let is_not = pattern.starts_with("(?!");
     if !is_not && !pattern.starts_with("(?=") {
@@ -64,23 +65,23 @@ fn first_look(pattern: &str) -> Option<(&str, bool, &str)> {
         }
         depth == 0
     })?;
-    let behind = &pattern[end + 1..];
-    // It may be repeated, or left out.
-    (!behind.starts_with(['*', '+', '?', '{'])).then(|| (&pattern["(?=".len()..end], is_not, behind))
+    let (ahead, behind) = (&pattern["(?=".len()..end], &pattern[end + 1..]);
+    let ahead = ahead.strip_prefix('^').unwrap_or(ahead);
+    // It may be repeated, or left out; what repeats nothing would repeat the `^` in front of it.
+    let is_alone = [ahead, behind].iter().all(|text| !text.starts_with(['*', '+', '?', '{']));
+    is_alone.then_some((ahead, is_not, behind))
 }
 
 /// The pattern of texts that begin like this.
 fn beginning(ahead: &str) -> String {
-    let is_one = branches(ahead).len() == 1;
-    match (is_one, ahead.strip_prefix('^').unwrap_or(ahead)) {
-        (true, ahead) => format!("^{ahead}"),
-        (false, _) => format!("^(?:{ahead})"),
+    match branches(ahead).len() {
+        1 => format!("^{ahead}"),
+        _ => format!("^(?:{ahead})"),
     }
 }
 
 /// The pattern of texts that do not begin with this sign, or are not made of such signs alone.
 fn other_beginning(ahead: &str) -> Option<String> {
-    let ahead = ahead.strip_prefix('^').unwrap_or(ahead);
     match ahead.strip_suffix("*$") {
         Some(class) => other_sign(class),
         None => other_sign(ahead).map(|other| format!(r"^(?:{other}[\s\S]*)?$")),
@@ -92,10 +93,11 @@ fn other_sign(sign: &str) -> Option<String> {
     if let Some(class) = sign.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         let is_one =
             !class.is_empty() && !class.contains(['[', ']', '\\', '&', '~']) && !class.contains("--");
-        return is_one.then(|| match class.strip_prefix('^') {
-            Some(others) => format!("[{others}]"),
-            None => format!("[^{class}]"),
-        });
+        return match class.strip_prefix('^') {
+            // In front of a class this sign would mean all others.
+            Some(others) => (is_one && !others.starts_with('^')).then(|| format!("[{others}]")),
+            None => is_one.then(|| format!("[^{class}]")),
+        };
     }
     let mut signs = sign.chars();
     match (signs.next()?, signs.next(), signs.next()) {
@@ -149,6 +151,10 @@ mod tests {
             "^(?!ab)",
             r"^(?!\d)a",
             "^(?![a&&b])c",
+            "^(?![^^-z])b",
+            "^(?![^^a]*$)b",
+            "^(?=*a)b",
+            "^(?=^{2}a)b",
             "^(?=a",
             "é^(?=a)",
             "^(?=",

@@ -303,7 +303,9 @@ impl<'a> Merge<'a> {
 
     fn size(&mut self, schema: &'a Value, is_merged: bool) -> Size<'a> {
         self.looked_at = self.looked_at.saturating_add(1);
-        let Some(words) = schema.as_object() else { return (1, Alternatives::ONE) };
+        // It is refused in any case: the rest of one schema may take as long as very many others.
+        let is_to_be_read = self.looked_at <= LOOKED_AT_MAX;
+        let Some(words) = schema.as_object().filter(|_| is_to_be_read) else { return (1, Alternatives::ONE) };
         let is_merged = is_merged || is_laid_over(words);
         let (mut beside, mut largest) = (1_usize, 0);
         let mut own = Alternatives::ONE;
@@ -330,6 +332,7 @@ impl<'a> Merge<'a> {
                         let (places, part) = self.size(item, true);
                         beside = beside.saturating_add(places);
                         overlay.add(part, true);
+                        self.looked_at = self.looked_at.saturating_add(std::mem::take(&mut overlay.compared));
                     }
                 }
                 "const" => overlay.add(Alternatives::of_values(std::slice::from_ref(value)), true),
@@ -459,4 +462,26 @@ fn weight(value: &Value) -> usize {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     };
     VALUE_BYTES + inside
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Some hundred kilobytes that would have a hundred million names compared.
+    #[test]
+    fn one_schema_with_very_much_laid_over_one_another_is_given_up_in_the_middle() {
+        let properties: Map<String, Value> = (0..5_000).map(|i| (format!("p{i}"), json!({}))).collect();
+        let refers = json!({"$ref": "#/$defs/large"});
+        for word in ["allOf", "anyOf"] {
+            let defs = json!({"large": {"properties": properties}});
+            let schema = json!({"type": "object", word: vec![&refers; 10_000], "$defs": defs});
+            let merge = Merge::of(&schema);
+            let refusal = merge.refusal().unwrap_or_default();
+            assert!(refusal.contains("refer to fewer schemas"), "{word}: {refusal}");
+            assert!(merge.looked_at < 2 * LOOKED_AT_MAX, "{word}: {}", merge.looked_at);
+        }
+    }
 }

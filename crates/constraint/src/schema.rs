@@ -269,6 +269,9 @@ impl Walk<'_> {
                           patterns in `allOf`";
             return Err(error(path, reason));
         };
+        // Each becomes a schema of its own.
+        self.places += more.len();
+        self.check_places(path)?;
         patterns.extend(more);
         Ok(Some((WORD.to_owned(), whole.into())))
     }
@@ -899,6 +902,18 @@ mod tests {
         let nanoid = json!({"type": "string", "format": "nanoid", "pattern": "^[a-z]{21}$"});
         assert_eq!(read(nanoid), json!({"type": "string", "pattern": "^[a-z]{21}$"}));
         assert!(refusal(json!({"type": "string", "format": "nanoid"})).contains("is not asserted"));
+    }
+
+    /// Each is a schema of its own, which takes a hundred times as much memory as `(?=)`.
+    #[test]
+    fn what_patterns_look_at_ahead_counts_as_places() {
+        let text = json!({"type": "string", "pattern": format!("^{}a", "(?=)".repeat(15_000))});
+        let one = json!({"properties": {"a": text}});
+        Schema::read(&one, Strictness::Whole).unwrap();
+        let both = json!({"properties": {"a": text, "b": text}});
+        let expected = "at `#/properties/b/pattern`: the schema has more than 20000 places and values";
+        assert_eq!(refusal(both.clone()), expected);
+        assert!(Schema::read(&both, Strictness::Possible).is_err());
     }
 
     #[test]

@@ -19,9 +19,9 @@ use crate::{Cancel, Client, HubError, address, client, identity, retry};
 
 /// Answers that cannot be right, before the file is given up: a mirror may be half way through a change.
 const WRONG_MAX: u32 = 3;
-/// An attempt that brings less of a chunk, but for its end, is as good as one that brings nothing: a host
-/// that sends a byte and falls silent would be asked for ever.
-const PROGRESS_BYTES_MIN: usize = 1 << 10;
+/// An attempt that brings less of a chunk, and less than a third of what it lacks, is as good as one that
+/// brings nothing: a host that sends a byte and falls silent would be asked for ever.
+const PROGRESS_BYTES_MIN: u64 = 1 << 10;
 /// A range with so small a part of the rate of the chunk before it is asked for again: on one connection of
 /// many the line may be bad. Each time the part becomes a quarter: the whole line may be slow now.
 const SLOW_PART: u64 = 32;
@@ -191,7 +191,7 @@ impl Fetch<'_> {
         let came = partial.len.saturating_sub(if before.0 == Some(index) { before.1 } else { 0 });
         let (start, end) = self.work.range(index);
         let left = (end - start).saturating_sub(partial.len as u64);
-        came >= PROGRESS_BYTES_MIN || (came > 0 && left < PROGRESS_BYTES_MIN as u64)
+        came as u64 >= (left / 2).clamp(1, PROGRESS_BYTES_MIN)
     }
 
     /// Waits as the failure asks; an error if it is for good.

@@ -836,16 +836,21 @@ fn waits_that_a_hub_asks_for_are_no_failed_attempts() {
 
 #[test]
 fn a_host_that_sends_a_few_bytes_each_time_is_given_up() {
-    let bench = one_file(CHUNK);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
-    let commit = plan.commit.clone().unwrap();
-    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", CHUNK as u64, None).unwrap();
-    bench.hub.set_faults(Faults { drip_every: Some(Duration::from_millis(100)), ..Faults::default() });
-    let (store, in_time) = (|_: u32, _: u64, _: &[u8]| Ok(()), Cancel::within(Duration::from_secs(30)));
-    let fetched = file.fetch_chunks(&client, CHUNK as u32, &[0], &in_time, (&store, &|_| false), &mut |_| {});
-    let text = chain(&fetched.unwrap_err());
-    assert!(text.contains("m-Q8_0.gguf") && text.contains("bytes a second"), "{text}");
+    // The whole of one is less than an attempt is to bring of the other.
+    for size in [CHUNK, 1000] {
+        let bench = one_file(size);
+        let client = Client::new(bench.settings());
+        let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+        let commit = plan.commit.clone().unwrap();
+        let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", size as u64, None).unwrap();
+        bench.hub.set_faults(Faults { drip_every: Some(Duration::from_millis(100)), ..Faults::default() });
+        let (store, in_time) = (|_: u32, _: u64, _: &[u8]| Ok(()), Cancel::within(Duration::from_secs(30)));
+        let (chunks, is_here) = ([0], |_: u32| false);
+        let fetched =
+            file.fetch_chunks(&client, CHUNK as u32, &chunks, &in_time, (&store, &is_here), &mut |_| {});
+        let text = chain(&fetched.unwrap_err());
+        assert!(text.contains("m-Q8_0.gguf") && text.contains("bytes a second"), "{size}: {text}");
+    }
 }
 
 #[test]

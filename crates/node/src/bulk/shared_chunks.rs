@@ -330,6 +330,8 @@ impl Drop for ChunkShare<'_> {
         let mut state = self.shared.state.lock();
         let source = &mut state.sources[self.source];
         source.is_to_begin = false;
+        // One member may have many shares of what takes long, one after the other.
+        source.offered = Vec::new();
         let not_given = std::mem::take(&mut source.under_way);
         not_given.into_iter().for_each(|chunk| state.wait_again(chunk));
     }
@@ -364,6 +366,17 @@ mod tests {
             third.answered(now, *chunk, true);
         }
         assert!(shared.is_over());
+    }
+
+    #[test]
+    fn of_a_share_that_is_over_nothing_is_kept_that_grows_with_the_chunks() {
+        let (all, now) = (chunks(4), Instant::now());
+        let shared = SharedChunks::new(&all);
+        for _ in 0..3 {
+            assert_eq!(shared.whole().take_next(now), Some(all[0]), "it waits again");
+        }
+        let kept = shared.state.lock().sources.iter().map(|source| source.offered.capacity()).sum::<usize>();
+        assert_eq!((kept, shared.came_back()), (0, true));
     }
 
     #[test]
