@@ -32,6 +32,8 @@ use crate::ticket::Ticket;
 
 /// How often the writer looks whether the client has read.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// And at least, behind the end of an answer.
+const LOOK_EVERY_MAX: Duration = Duration::from_millis(250);
 
 /// While the node has not accepted a request, its prompt and its schemas are looked at, and the status is
 /// open; some clients wait no longer for it.
@@ -374,8 +376,11 @@ impl<C: Chunks> Writer<C> {
         // The body ends with the last that can add to it.
         drop((unread, chunks));
         let read = async {
+            // Most have read it at once; who has not in a while is one of many slow ones.
+            let mut pause = LOOK_EVERY;
             while state == State::Whole && backlog.unread_bytes() > 0 {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(pause).await;
+                pause = (2 * pause).min(LOOK_EVERY_MAX);
             }
         };
         let closing = source.closing();
