@@ -13,7 +13,7 @@ use exo_backend_cpu::Isa;
 use exo_backend_cpu::probe::{BandwidthProbe, PageSize, ProductsProbe};
 use exo_types::DType;
 
-const ROWS: [usize; 7] = [2, 3, 4, 8, 16, 32, 512];
+const ROWS: [usize; 8] = [2, 3, 4, 8, 16, 32, 64, 512];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut words = std::env::args().skip(1);

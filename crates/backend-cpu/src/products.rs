@@ -32,6 +32,8 @@ mod neon;
 mod packed_types;
 mod scalar;
 
+use exo_types::DType;
+
 use crate::packed::{GROUP_ROWS, Group};
 use crate::rounded::{RoundedBlock, RoundedRows};
 
@@ -40,8 +42,15 @@ use crate::rounded::{RoundedBlock, RoundedRows};
 #[repr(C, align(64))]
 pub(crate) struct Sums(pub(crate) [f32; GROUP_ROWS]);
 
-/// Rows of activations from which on two groups are multiplied together: unpacking them once then pays.
-pub(crate) const TWO_ROWS_MIN: usize = 32;
+/// Rows of activations from which on two groups of a type are multiplied together, where there is a kernel
+/// for it: as measured with AVX-512. Fewer rows of types whose words are unpacked go faster by one group.
+pub(crate) const fn two_rows_min(dtype: DType) -> usize {
+    match dtype {
+        DType::BF16 => 2,
+        DType::Q8_0 => 5,
+        _ => 9,
+    }
+}
 
 /// What an instruction set must be able to do. Implemented by the proof that the processor has it.
 pub(crate) trait Products: Copy + Send + Sync {
@@ -56,7 +65,7 @@ pub(crate) trait Products: Copy + Send + Sync {
     /// Panics unless `x` is as wide as the group and `sums` has an element for each row of `x`.
     fn multiply(self, weights: &Group<'_>, x: RoundedRows<'_>, sums: &mut [Sums]);
 
-    /// The same with two groups of one matrix; from [`TWO_ROWS_MIN`] rows of `x` on faster than one after the
+    /// The same with two groups of one matrix; from [`two_rows_min`] rows of `x` on faster than one after the
     /// other where there is a kernel for it.
     fn multiply_two(self, weights: [&Group<'_>; 2], x: RoundedRows<'_>, sums: [&mut [Sums]; 2]) {
         for (weights, sums) in weights.into_iter().zip(sums) {

@@ -10,7 +10,7 @@ use crate::activation_block::Block;
 use crate::isa::{Isa, Level};
 use crate::memory::{Heap, Slice};
 use crate::packed::{BLOCK, GROUP_ROWS, Group, LINE, Line, activations, group_lines, packed_bytes};
-use crate::products::{Sums, TWO_ROWS_MIN};
+use crate::products::{Sums, two_rows_min};
 use crate::rounded::{RoundedBlock, RoundedRows, WideBlock};
 
 /// Columns and rows of the matrices of a layer of Qwen3-0.6B.
@@ -109,7 +109,7 @@ impl ProductsProbe {
             while let Some(lines) = groups.next() {
                 let group = Group::new(self.dtype, matrix.cols, lines);
                 products += (matrix.cols * GROUP_ROWS * rows) as u64;
-                match if rows < TWO_ROWS_MIN { None } else { groups.next() } {
+                match if rows < two_rows_min(self.dtype) { None } else { groups.next() } {
                     Some(lines) => {
                         let other = Group::new(self.dtype, matrix.cols, lines);
                         B::multiply_two(self.level, [&group, &other], x, [&mut sums, &mut more]);

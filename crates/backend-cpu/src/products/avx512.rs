@@ -2,9 +2,9 @@
 //!
 //! `vpdpbusd` multiplies a line of words (sixteen rows by four columns, unsigned) by a word of activations
 //! that is broadcast from memory, and adds to sixteen 32-bit sums. A tile is one group by up to eight rows of
-//! activations: a line is unpacked once for all of them. One row of activations is bound by the bandwidth of
-//! the weights, eight by the multipliers: eight `vpdpbusd` of a block are followed by a conversion, a product
-//! and an `fma`.
+//! activations, or two groups where there are more rows ([`many`]): a line is unpacked once for all of them.
+//! One row of activations is bound by the bandwidth of the weights, many by the multipliers: eight
+//! `vpdpbusd` of a block are followed by a conversion, a product and an `fma`.
 //!
 //! What each variant measured is in docs/benchmarks.md.
 
@@ -43,13 +43,12 @@ impl Products for Avx512 {
         let [first, second] = sums;
         check(weights[0], x, first);
         check(weights[1], x, second);
-        // SAFETY: `self` proves the features; the operands fit each other.
-        let done = unsafe { many::multiply(weights, x, [&mut *first, &mut *second]) };
-        if done < x.rows() {
-            let rest = x.part(done, x.rows() - done);
-            self.multiply(weights[0], rest, &mut first[done..]);
-            self.multiply(weights[1], rest, &mut second[done..]);
+        if x.rows() < many::ROWS_MIN {
+            self.multiply(weights[0], x, first);
+            return self.multiply(weights[1], x, second);
         }
+        // SAFETY: `self` proves the features; the operands fit each other, and there are enough rows.
+        unsafe { many::multiply(weights, x, [first, second]) }
     }
 }
 

@@ -161,20 +161,25 @@ fn every_instruction_set_gives_the_bits_of_the_plain_one() {
 fn two_groups_together_are_what_each_is_alone() {
     let mut random = Random(4);
     for dtype in DType::ALL.into_iter().filter(|dtype| crate::packed::Layout::of(*dtype).is_some()) {
-        // More blocks than are unpacked together, and a part of so many.
-        let blocks = match dtype.block_elements() {
-            _ if cfg!(miri) => 8,
-            1 | 32 => 37,
-            _ => 40,
+        // Fewer blocks than a run of columns has, and more: whole runs and a part of one.
+        let widths: &[usize] = match dtype.block_elements() {
+            _ if cfg!(miri) => &[8],
+            1 | 32 => &[3, 37],
+            _ => &[8, 40],
         };
-        let lines = [(); 2].map(|()| group(&mut random, dtype, blocks, Blocks::Ordinary));
-        let groups = [0, 1].map(|i| Group::new(dtype, blocks * BLOCK, &lines[i]));
-        for rows in if cfg!(miri) { vec![1, 9] } else { vec![1, 8, 32, 43] } {
-            let x = activations(&mut random, rows, blocks, Blocks::Ordinary);
-            let want = groups.each_ref().map(|group| run(Level::Scalar(Scalar), group, &x, rows));
-            for level in levels() {
-                let got = run_two(level, groups.each_ref(), &x, rows);
-                assert!(got == want, "{level:?} {dtype} by {rows} rows");
+        // Every size of a tile, one tile and several.
+        let counts: &[usize] = if cfg!(miri) { &[1, 9] } else { &[1, 3, 4, 5, 6, 7, 8, 9, 13, 16, 32, 43] };
+        let kinds = [Blocks::Ordinary, Blocks::AnyBytes, Blocks::Constant(0xff)];
+        for (blocks, kind) in widths.iter().flat_map(|blocks| kinds.iter().map(|kind| (*blocks, *kind))) {
+            let lines = [(); 2].map(|()| group(&mut random, dtype, blocks, kind));
+            let groups = [0, 1].map(|i| Group::new(dtype, blocks * BLOCK, &lines[i]));
+            for rows in counts.iter().copied() {
+                let x = activations(&mut random, rows, blocks, kind);
+                let want = groups.each_ref().map(|group| run(Level::Scalar(Scalar), group, &x, rows));
+                for level in levels() {
+                    let got = run_two(level, groups.each_ref(), &x, rows);
+                    assert!(got == want, "{level:?} {dtype} of {blocks} blocks, {kind:?}, by {rows} rows");
+                }
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::activation_block::Block;
 use crate::isa::Level;
 use crate::packed::{BLOCK, GROUP_ROWS, Group, Groups, LINE, Line, group_lines, pack_group};
 use crate::pool::PoolGuard;
-use crate::products::{Sums, TWO_ROWS_MIN};
+use crate::products::{Sums, two_rows_min};
 use crate::rounded::RoundedRows;
 use crate::storage::{InMemory, WeightGuard};
 
@@ -68,6 +68,7 @@ pub(super) fn piece<B: Block>(
     let chunks = size_of_val(x.all).div_ceil(CHUNK_BYTES).max(1);
     let chunk = x.rows().div_ceil(chunks).next_multiple_of(8);
     let (w, packed) = (&product.w, product.w.groups());
+    let two_min = two_rows_min(w.dtype);
     SCRATCH.with_borrow_mut(|Scratch { sums, lines }| {
         for first in (0..x.rows()).step_by(chunk) {
             let count = chunk.min(x.rows() - first);
@@ -82,7 +83,7 @@ pub(super) fn piece<B: Block>(
             let mut n = range.start;
             while n < range.end {
                 let (weights, next) = (group(w, packed, n / GROUP_ROWS, lines), n + GROUP_ROWS);
-                if count >= TWO_ROWS_MIN && next < range.end {
+                if count >= two_min && next < range.end {
                     let others = group(w, packed, next / GROUP_ROWS, more_lines);
                     B::multiply_two(level, [&weights, &others], rows, [&mut *sums, &mut *more]);
                     // Neighbours in a row of `out`, whose lines are fetched in pairs.
