@@ -143,6 +143,7 @@ impl CpuDevice {
             repacker: Repacker::new(Arc::clone(&places), threads, cores, rest),
             places,
             rounded: Mutex::default(),
+            angles: Mutex::default(),
         });
         Ok(Arc::new(Self { inner, facts, root: probe.root, mmap: options.mmap, is_behind }))
     }

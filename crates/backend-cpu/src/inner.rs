@@ -7,7 +7,7 @@ use exo_backend::Ledger;
 use crate::isa::Level;
 use crate::load::Places;
 use crate::memory::Heap;
-use crate::ops::Rounded;
+use crate::ops::{Angles, Rounded};
 use crate::pace::Pace;
 use crate::pool::Pool;
 use crate::repack::Repacker;
@@ -27,6 +27,7 @@ pub(crate) struct DeviceInner {
     pub(crate) repacker: Repacker,
     /// Locked by whose turn it is.
     pub(crate) rounded: Mutex<Rounded>,
+    pub(crate) angles: Mutex<Angles>,
 }
 
 impl std::fmt::Debug for DeviceInner {

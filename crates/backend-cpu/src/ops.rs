@@ -22,6 +22,7 @@ use crate::pool::PoolGuard;
 use crate::storage::{self, CpuBuffer, CpuWeight, Owner};
 pub(crate) use matmul::Rounded;
 use paging::Paging;
+pub(crate) use rope::Angles;
 
 /// Elementwise work below this many elements is done by one thread: sharing it out takes as long.
 const PARALLEL_ELEMENTS_MIN: usize = 1 << 15;
@@ -34,6 +35,7 @@ pub(crate) struct Operands<'a> {
     pub(crate) turn: PoolGuard<'a>,
     /// See [`crate::inner::DeviceInner`].
     pub(crate) rounded: &'a Mutex<Rounded>,
+    pub(crate) angles: &'a Mutex<Angles>,
 }
 
 impl Operands<'_> {
@@ -84,15 +86,9 @@ pub(crate) fn run(op: &Op, on: &Operands<'_>) -> Result<(), RunError> {
         Op::Rope { x, positions, frequencies, heads, head_dim, style } => {
             let (positions, mut x) = (on.buffer(positions).u32().read(), on.buffer(x).f32().write());
             let x = &mut x[..tokens * heads * head_dim];
-            rope::rope(
-                turn,
-                x,
-                &positions[..tokens],
-                on.weight(frequencies).vector(),
-                *heads,
-                *head_dim,
-                *style,
-            );
+            let mut angles = on.angles.lock().unwrap_or_else(PoisonError::into_inner);
+            angles.fill(turn, &positions[..tokens], on.weight(frequencies).vector());
+            rope::rope(turn, level, x, &angles, *heads, *head_dim, *style);
             Ok(())
         }
         Op::KvWrite { kv, layer, k, v, batch } => {

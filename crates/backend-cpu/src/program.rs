@@ -71,8 +71,8 @@ impl CpuProgram {
             }
             ops => {
                 let turn = inner.pool.turn();
-                let DeviceInner { level, rounded, pace, .. } = inner;
-                let operands = Operands { owner: self.owner, level: *level, shape, turn, rounded };
+                let DeviceInner { level, rounded, angles, pace, .. } = inner;
+                let operands = Operands { owner: self.owner, level: *level, shape, turn, rounded, angles };
                 // In its turn: what rests is the device, whoever computes on it.
                 pace.keep(|| match ops {
                     [op] => ops::run(op, &operands),
