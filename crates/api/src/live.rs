@@ -691,8 +691,6 @@ mod tests {
             |now| {
                 let domain = now.nodes[1].devices[0].memory_domain.as_mut();
                 domain.expect("the device shares its memory").free_bytes = 1 << 30;
-            },
-            |now| {
                 now.nodes[1].process_bytes = None;
                 now.nodes[1].devices[0].sensors.temperature_c = None;
             },

@@ -585,6 +585,8 @@ export type Detokenized = {
 export type DeviceGauges = {
   /** The device's name within its node. */
   device: string;
+  /** What is free of the memory that the device shares with others. */
+  memory_domain_free_bytes?: number | null;
   /** Memory that is free for models. */
   memory_free_bytes: number;
   /** What the device's sensors show. */

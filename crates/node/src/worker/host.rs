@@ -41,12 +41,12 @@ const LOOK_MAX: Duration = Duration::from_millis(250);
 /// A worker and the shard in it. Dropping it ends it.
 pub struct WorkerHost {
     orders: Option<Sender<Order>>,
-    shared: Shared,
+    shared: Inner,
 }
 
 /// What the threads share.
 #[derive(Clone)]
-struct Shared {
+struct Inner {
     engine: EngineId,
     step_max: Duration,
     events: Events,
@@ -104,7 +104,7 @@ impl WorkerHost {
     pub fn start(how: WorkerProgram, load: LoadShard, events: Events) -> Self {
         let (orders, inbox) = channel();
         let (engine, step_max) = (load.engine, how.step_max);
-        let shared = Shared { engine, step_max, events, state: Arc::default(), gone: Arc::default() };
+        let shared = Inner { engine, step_max, events, state: Arc::default(), gone: Arc::default() };
         let (writer, fallback) = (shared.clone(), shared.clone());
         let thread = std::thread::Builder::new().name(format!("worker {}", shared.engine.0));
         if let Err(error) = thread.spawn(move || writer.run(&how, load, &inbox)) {
@@ -153,7 +153,7 @@ impl Drop for WorkerHost {
     }
 }
 
-impl Shared {
+impl Inner {
     fn state(&self) -> MutexGuard<'_, WorkerState> {
         self.state.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -504,9 +504,9 @@ mod tests {
 
     /// What the threads of a worker share that was given steps 1 and 2 some time ago and has ten seconds for
     /// each; and what is told of them.
-    fn two_out(ago: Duration) -> (Shared, Receiver<EngineEvent>) {
+    fn two_out(ago: Duration) -> (Inner, Receiver<EngineEvent>) {
         let (tell, events) = channel();
-        let shared = Shared {
+        let shared = Inner {
             engine: ENGINE,
             step_max: Duration::from_secs(10),
             events: Arc::new(move |event| drop(tell.send(event))),

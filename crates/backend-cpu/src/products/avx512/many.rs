@@ -57,12 +57,12 @@ unsafe fn runs<K: PackedType>(weights: [&Group<'_>; 2], x: RoundedRows<'_>, mut 
     let mut groups = weights.map(|group| Unpack::<K> { walk: Walk::new(group), head: Head::NONE });
     for start in (0..x.blocks).step_by(RUN) {
         let blocks = RUN.min(x.blocks - start);
-        let mut run = Run {
+        let mut run = ColumnRun {
             start,
             blocks,
             lines: weights.map(|group| group.lines.as_ptr().wrapping_add(K::LAYOUT.group(start))),
             slabs: slabs.as_mut_ptr().cast(),
-            ahead: Ahead::of(weights, start, tiles * blocks),
+            prefetch: Prefetch::of(weights, start, tiles * blocks),
         };
         let mut t = 0;
         for at in 0..tiles {
@@ -97,7 +97,7 @@ const fn rows_max<K: PackedType>() -> usize {
 }
 
 /// What the tiles of a run have in common.
-struct Run {
+struct ColumnRun {
     /// Its first block, and how many there are.
     start: usize,
     blocks: usize,
@@ -105,19 +105,19 @@ struct Run {
     lines: [*const Line; 2],
     /// A slab for each block of either group, which lie beside each other.
     slabs: *mut Line,
-    ahead: Ahead,
+    prefetch: Prefetch,
 }
 
 /// The lines of the next run, of either group, that were not asked for yet. In two steps, as `fetch_weights`
 /// does, bytes were a twentieth slower.
-struct Ahead {
+struct Prefetch {
     lines: [*const Line; 2],
     left: usize,
     /// To be asked for with each block of a tile.
     each: usize,
 }
 
-impl Ahead {
+impl Prefetch {
     /// The run behind the one that begins with block `start`: of these groups, or the first one of those that
     /// lie behind them. The tiles ask so many times, each time for their part.
     #[inline(always)]
@@ -195,7 +195,7 @@ impl<K: PackedType> Unpack<K> {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn tile<K: PackedType, const U: usize>(
-    run: &mut Run,
+    run: &mut ColumnRun,
     mut groups: Option<&mut [Unpack<K>; 2]>,
     x: *const RoundedBlock,
     stride: usize,
@@ -212,7 +212,7 @@ unsafe fn tile<K: PackedType, const U: usize>(
         }
     }
     for at in 0..run.blocks {
-        run.ahead.ask();
+        run.prefetch.ask();
         // SAFETY: the slabs are the run's, filled before they are read; the blocks are there by the caller's
         // promise, and those of the groups as `Layout` has them.
         unsafe {
