@@ -270,26 +270,26 @@ impl Scheduler {
     /// A stage says what does not go on.
     fn reported(&mut self, now: Time, from: NodeId, message: DataMessage, out: &mut Vec<SchedulerOutput>) {
         match message {
-            DataMessage::PipelineBroken { placement, term, stage, kind, why } => {
-                if self.is_of_stage(from, placement, term, "a broken pipeline") {
-                    let end = TermEnd::Stage { stage, why };
-                    match kind {
-                        FailureKind::StageLost => self.end_term(now, end, out),
-                        _ => self.fail_instance(kind, None, PipelineFailure::Ended(end), out),
-                    }
+            DataMessage::PipelineBroken { placement, term, stage, kind, why }
+                if self.is_of_stage(from, placement, term, "a broken pipeline") =>
+            {
+                let end = TermEnd::Stage { stage, why };
+                match kind {
+                    FailureKind::StageLost => self.end_term(now, end, out),
+                    _ => self.fail_instance(kind, None, PipelineFailure::Ended(end), out),
                 }
             }
-            DataMessage::NotWired { placement, term, step, missing, .. } => {
-                if self.is_of_stage(from, placement, term, "a missing stage") {
-                    self.not_wired(now, (from, step), missing, out);
-                }
+            DataMessage::NotWired { placement, term, step, missing, .. }
+                if self.is_of_stage(from, placement, term, "a missing stage") =>
+            {
+                self.not_wired(now, (from, step), missing, out);
             }
-            DataMessage::Undelivered { placement, term, sequences, missing, .. } => {
-                if self.is_of_stage(from, placement, term, "undelivered tokens") {
-                    let why = PipelineFailure::Undelivered(missing);
-                    for (sequence, attempt) in sequences {
-                        self.fail_attempt(sequence, attempt, FailureKind::StageLost, &why, out);
-                    }
+            DataMessage::Undelivered { placement, term, sequences, missing, .. }
+                if self.is_of_stage(from, placement, term, "undelivered tokens") =>
+            {
+                let why = PipelineFailure::Undelivered(missing);
+                for (sequence, attempt) in sequences {
+                    self.fail_attempt(sequence, attempt, FailureKind::StageLost, &why, out);
                 }
             }
             _ => {}

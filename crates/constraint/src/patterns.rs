@@ -67,7 +67,7 @@ impl Walk<'_, '_> {
             |word: &str| word != "pattern" && OF_TEXTS.contains(&word) || word == "allOf" && lists;
         let beside: Vec<String> = words.keys().filter(|word| is_beside(word)).cloned().collect();
         let has_pattern = words.contains_key("pattern");
-        if !lists && !(has_pattern && !beside.is_empty()) {
+        if !lists && (!has_pattern || beside.is_empty()) {
             return;
         }
         let mut text = json!({"type": "string"});

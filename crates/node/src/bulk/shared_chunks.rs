@@ -95,7 +95,7 @@ impl ShareState {
             }
         }
         if others().any(is_slow) {
-            let left = self.waiting.iter().rev().filter(|chunk| has(**chunk) && is_left_lying(*chunk));
+            let left = self.waiting.iter().rev().filter(|chunk| has(**chunk) && is_left_lying(chunk));
             overdue.extend(left.take(LEFT_LYING_MAX));
         }
         overdue
