@@ -2,7 +2,7 @@
 //! it proves; the exit status is 1 when a bound is missed.
 //!
 //! Nodes run on loopback with folders of their own, end when we do, and are ended by their own ids. A proof
-//! is a file here, an arm of [`Proof`], and a line in [`run`].
+//! is a file here, an arm of [`Proof`], and a line in [`run()`].
 
 mod blackout;
 mod choice;
