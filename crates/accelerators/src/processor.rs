@@ -195,16 +195,20 @@ enum MeasureError {
 /// What it can do, and whether with weights where models have them: they stay where they are while memory is
 /// short.
 fn measure(options: &ProcessorOptions, dtype: DType) -> Result<(Calibration, bool), MeasureError> {
-    let ProcessorOptions { threads, cores, isa, share, mmap, memory_max_bytes } = options.clone();
-    let memory_limit_bytes = memory_max_bytes.map(|bytes| bytes.max(MEASURING_BYTES_MIN));
-    let options =
-        CpuOptions { threads, cores, isa, share, mmap, memory_limit_bytes, ..CpuOptions::default() };
-    let device: Arc<dyn Device> = CpuDevice::open(options)?;
+    let device: Arc<dyn Device> = CpuDevice::open(without_rests(options))?;
     let rates = match dtype {
         DType::Q8_0 => exo_device::calibrate(&*device)?,
         other => exo_device::calibrate_type(&*device, other)?,
     };
-    Ok((rates, device.residence().mapped_because.is_none()))
+    Ok((rates.for_share(options.share), device.residence().mapped_because.is_none()))
+}
+
+/// As models would use it, but all of the time. A rest comes when ops together owe milliseconds: it would
+/// fall into some pieces of what is measured, and into others not at all.
+fn without_rests(options: &ProcessorOptions) -> CpuOptions {
+    let ProcessorOptions { threads, cores, isa, share: _, mmap, memory_max_bytes } = options.clone();
+    let memory_limit_bytes = memory_max_bytes.map(|bytes| bytes.max(MEASURING_BYTES_MIN));
+    CpuOptions { threads, cores, isa, mmap, memory_limit_bytes, ..CpuOptions::default() }
 }
 
 fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {
@@ -222,5 +226,24 @@ fn keep(data_dir: &Path, options: &ProcessorOptions, rates: Calibration) {
     let note = |registry: &mut Registry| registry.note(&identity(), BACKEND, known, now);
     if let Err(error) = Registry::change(data_dir, note) {
         tracing::debug!(%error, "what the processor can do is not kept");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_rests_is_measured_without_rests_and_in_all_else_as_it_is_used() {
+        let options = ProcessorOptions {
+            threads: Some(1),
+            share: "10%".parse().unwrap(),
+            mmap: true,
+            memory_max_bytes: Some(1 << 30),
+            ..ProcessorOptions::default()
+        };
+        let CpuOptions { threads, share, mmap, memory_limit_bytes, .. } = without_rests(&options);
+        assert_eq!((threads, share, mmap), (Some(1), ComputeShare::FULL, true));
+        assert_eq!(memory_limit_bytes, Some(1 << 30));
     }
 }

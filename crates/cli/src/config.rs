@@ -106,7 +106,8 @@ pub const KEYS: &[Key] = settings! {
     /// and threads move)
     cores = "";
     /// part of the time in which the processor computes for models, 10% to 100%; the rest of it is left to
-    /// other programs, evenly (not while weights are packed after a load; graphics processors are not slowed)
+    /// other programs, evenly (not while weights are packed after a load, nor in the second in which it is
+    /// measured; graphics processors are not slowed)
     compute_share = "100%";
     /// use weights straight from the model file instead of copying them to faster memory
     mmap = "false";

@@ -56,12 +56,21 @@ fn a_node_with_a_fifth_of_the_time_says_so_measures_so_and_answers_the_same() {
         ["read_bytes_per_s", "flops_per_s"]
             .map(|rate| device[rate].as_f64().unwrap_or_else(|| panic!("{device}")))
     };
-    let whole = rates(&device(&alone(&["--threads", "1"])));
+    let layer_s = |device: &serde_json::Value| {
+        device["layer_rates"]["layer_s"].as_f64().unwrap_or_else(|| panic!("{device}"))
+    };
+    let whole = device(&alone(&["--threads", "1"]));
+    let (whole, layer_of_whole_s) = (rates(&whole), layer_s(&whole));
     let node = alone(&["--threads", "1", "--compute-share", "20%"]);
     assert_answers(&node);
     let part = device(&node);
     assert!(part["support_reason"].as_str().unwrap().contains("computes 20% of the time"), "{part}");
+    let layer_of_part_s = layer_s(&part);
     // Another program that took half of the core from the first measurement alone would not hide it.
+    assert!(
+        layer_of_part_s > 1.7 * layer_of_whole_s,
+        "{layer_of_part_s} s with a fifth of the time, {layer_of_whole_s} s with all of it"
+    );
     for (whole, part) in whole.into_iter().zip(rates(&part)) {
         assert!(part < 0.6 * whole, "{part} with a fifth of the time, {whole} with all of it");
     }

@@ -18,7 +18,7 @@ use exo_backend::{
     AllocError, Alone, CancelToken, Device, Element, Op, Program, Recording, Rows, RunError, RunShape,
     Stream, Weight, WeightError,
 };
-use exo_types::{DType, DeviceKind, LayerRates, Provenance, TensorView};
+use exo_types::{ComputeShare, DType, DeviceKind, KvRates, LayerRates, Provenance, TensorView};
 use serde::{Deserialize, Serialize};
 
 use self::evict::Evictor;
@@ -112,6 +112,26 @@ impl Calibration {
     /// How often, and how long before now.
     pub fn told(&self) -> Option<Provenance> {
         self.measured.map(|at| at.told(exo_stdx::unix_s()))
+    }
+
+    /// What was measured all of the time, of the same device where it computes for a part of it: it rests in
+    /// proportion to each op, so whatever it does takes so many times as long.
+    pub fn for_share(self, share: ComputeShare) -> Self {
+        let part = share.part();
+        let of_kv = |KvRates { f32, f16, q8 }| KvRates { f32: f32 * part, f16: f16 * part, q8: q8 * part };
+        let of_layer = |layer: LayerRates| LayerRates {
+            prefill_read_bytes_per_s: layer.prefill_read_bytes_per_s * part,
+            attention_flops_per_s: layer.attention_flops_per_s * part,
+            activations_per_s: layer.activations_per_s * part,
+            layer_s: layer.layer_s / part,
+            kv_read_bytes_per_s: layer.kv_read_bytes_per_s.map(of_kv),
+        };
+        Self {
+            read_bytes_per_s: self.read_bytes_per_s * part,
+            flops_per_s: self.flops_per_s * part,
+            layer: self.layer.map(of_layer),
+            ..self
+        }
     }
 
     /// Whether it need not be measured again at a start. What no one has dated counts as if it were new.
@@ -499,6 +519,27 @@ mod tests {
         assert!((rate(240e6, 112e-6, 12e-6) / 2.4e12 - 1.0).abs() < 1e-9, "a card");
         assert!((rate(64e6, 4e-3, 0.0) / 16e9 - 1.0).abs() < 1e-9, "where it is not known");
         assert!((rate(1e6, 1e-6, 5e-6) / 2e12 - 1.0).abs() < 1e-9, "what noise has turned around");
+    }
+
+    #[test]
+    fn who_rests_for_half_of_the_time_does_all_of_it_at_half_the_rate() {
+        let calibration = |[read, flops, waits, attention, activations, kv]: [f64; 6], layer_s| Calibration {
+            read_bytes_per_s: read,
+            flops_per_s: flops,
+            layer: Some(LayerRates {
+                prefill_read_bytes_per_s: waits,
+                attention_flops_per_s: attention,
+                activations_per_s: activations,
+                layer_s,
+                kv_read_bytes_per_s: Some(KvRates { f32: kv, f16: kv, q8: kv }),
+            }),
+            is_of_cache: true,
+            measured: Some(MeasuredAt { unix_s: 1, passes: 3 }),
+        };
+        let whole = calibration([30e9, 600e9, 90e9, 120e9, 4e9, 28e9], 15e-6);
+        let half = calibration([15e9, 300e9, 45e9, 60e9, 2e9, 14e9], 30e-6);
+        assert_eq!(whole.for_share("50%".parse().unwrap()), half);
+        assert_eq!(whole.for_share(ComputeShare::FULL), whole);
     }
 
     #[test]

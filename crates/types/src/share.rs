@@ -18,6 +18,11 @@ impl ComputeShare {
     pub const FULL: Self = Self(100);
     const PERCENT_MIN: u8 = 10;
 
+    /// From 0.1 to 1.
+    pub fn part(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+
     /// How long to rest after so much work.
     pub fn rest_after(self, busy: Duration) -> Duration {
         busy * u32::from(100 - self.0) / u32::from(self.0)
@@ -55,6 +60,7 @@ mod tests {
     fn a_share_is_read_shown_and_rests() {
         let half: ComputeShare = "50%".parse().unwrap();
         assert_eq!((half.to_string(), half), ("50%".to_owned(), "50".parse().unwrap()));
+        assert_eq!([half, ComputeShare::FULL].map(ComputeShare::part), [0.5, 1.0]);
         let busy = Duration::from_millis(30);
         assert_eq!((half.rest_after(busy), ComputeShare::FULL.rest_after(busy)), (busy, Duration::ZERO));
         let quarter: ComputeShare = "25 %".parse().unwrap();

@@ -257,10 +257,12 @@ impl<'a> Bench<'a> {
         let (split_s, split) = (objective_s(&split)?, Placement::planned(&split)?);
         let placements = [split, alone];
         let measured = self.measure(&placements)?;
-        // The last answers of each are among them.
+        // Those of each in its last round are among them, the last first.
         let recent = self.server.get("/exo/v1/requests/recent", ANSWER_MAX)?;
+        let counted = (self.options.answers * self.options.streams) as usize;
         for placement in &placements {
-            println!("{}", step_line(&step_ms(&recent, placement.0.len()).unwrap_or_default()));
+            let step_ms = step_ms(&recent, placement.0.len(), counted);
+            println!("{}", step_line(&step_ms.unwrap_or_default()));
         }
         gain_verdict(&self.model, self.options.streams, &placements, &[split_s, alone_s], &measured)
     }
@@ -318,12 +320,13 @@ fn split_verdict(model: &str, memory_mib: u64, planned: &Placement, holders: usi
     Verdict { line, is_kept: holders == 0 && planned.0.len() >= 2 }
 }
 
-/// Of answers that went through so many stages, milliseconds of a step behind the first token: what each
-/// stage computed, and at the end what was left, on links and waiting. `None` where no answer tells.
-fn step_ms(recent: &Value, stages: usize) -> Option<Vec<f64>> {
+/// Of the last `counted` answers that went through so many stages, milliseconds of a step behind the first
+/// token: what each stage computed, and at the end what was left, on links and waiting. Answers before them
+/// met cold caches. `None` where no answer tells.
+fn step_ms(recent: &Value, stages: usize, counted: usize) -> Option<Vec<f64>> {
     let is_of_these = |one: &&Value| one["stages"].as_u64() == Some(stages as u64) && !one["times"].is_null();
     let (mut sums, mut steps) = (vec![0.0; stages + 1], 0.0);
-    for one in recent.as_array()?.iter().filter(is_of_these) {
+    for one in recent.as_array()?.iter().filter(is_of_these).take(counted) {
         let times = &one["times"];
         let computed = times["stages"].as_array()?.iter().map(|stage| stage["answer_ms"].as_f64());
         let parts = computed.chain([times["between_answer_ms"].as_f64()]).collect::<Option<Vec<f64>>>()?;
@@ -445,17 +448,18 @@ mod tests {
             answer(3, &[80.0, 60.0], 20.0),
             failed,
             answer(3, &[50.0], 1.0),
-            answer(3, &[80.0, 60.0], 20.0)
+            answer(3, &[80.0, 60.0], 20.0),
+            answer(3, &[800.0, 600.0], 200.0)
         ]);
-        let step = step_ms(&recent, 2).unwrap();
+        let step = step_ms(&recent, 2, 2).unwrap();
         assert_eq!(step, [40.0, 30.0, 10.0]);
         assert_eq!(
             step_line(&step),
             "a step takes 80.0 ms: stage 1 computes 40.0 ms (100 % of the time), stage 2 computes 30.0 ms (75 % of the \
              time), 10.0 ms are links and waiting"
         );
-        assert_eq!(step_ms(&recent, 1), Some(vec![25.0, 0.5]));
-        assert_eq!(step_ms(&recent, 3), None);
+        assert_eq!(step_ms(&recent, 1, 2), Some(vec![25.0, 0.5]));
+        assert_eq!(step_ms(&recent, 3, 2), None);
         assert_eq!(step_line(&[]), "no answer tells where its time went");
     }
 
