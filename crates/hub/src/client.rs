@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use exo_stdx::Mutex;
 use ureq::config::Config;
 use ureq::http::{HeaderMap, Response, Uri, header};
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
@@ -193,23 +194,23 @@ impl Client {
 
     /// What a registry gave out for reading, which goes to no other host.
     fn registry_token(&self, at: &Uri) -> Option<String> {
-        let tokens = self.registry_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = self.registry_tokens.lock();
         tokens.get(&address::origin(at)?).cloned()
     }
 
     pub(crate) fn keep_registry_token(&self, of: &Uri, token: String) {
         if let Some(origin) = address::origin(of) {
-            self.registry_tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(origin, token);
+            self.registry_tokens.lock().insert(origin, token);
         }
     }
 
     /// Where the bytes of a file were the last time.
     pub(crate) fn located(&self, file: &Uri) -> Option<Uri> {
-        self.located.lock().unwrap_or_else(PoisonError::into_inner).get(&file.to_string()).cloned()
+        self.located.lock().get(&file.to_string()).cloned()
     }
 
     pub(crate) fn keep_located(&self, file: &Uri, at: &Uri) {
-        let mut located = self.located.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut located = self.located.lock();
         if located.len() >= LOCATED_MAX {
             located.clear(); // each costs one more question
         }
@@ -218,7 +219,7 @@ impl Client {
 
     /// It is no good any more.
     pub(crate) fn forget_located(&self, file: &Uri) {
-        self.located.lock().unwrap_or_else(PoisonError::into_inner).remove(&file.to_string());
+        self.located.lock().remove(&file.to_string());
     }
 
     /// Whether a host is one of the internet. One that was never resolved here, because a proxy did, counts
@@ -462,11 +463,11 @@ impl SeenHosts {
     const MAX: usize = 64;
 
     fn is_public(&self, host: &str) -> Option<bool> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&host.to_ascii_lowercase()).copied()
+        self.0.lock().get(&host.to_ascii_lowercase()).copied()
     }
 
     fn note(&self, host: &str, addresses: &[SocketAddr]) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         if seen.len() < Self::MAX {
             let is_public = addresses.iter().any(|a| address::is_public(a.ip()));
             seen.entry(host.to_ascii_lowercase()).or_insert(is_public);
