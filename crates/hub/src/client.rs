@@ -100,38 +100,15 @@ impl Client {
         text.parse().map_err(|_| refused())
     }
 
-    /// One GET, redirects followed by our rules. `range` is start and end (exclusive) of the bytes wanted.
-    pub(crate) fn get(&self, uri: &Uri, range: Option<(u64, u64)>) -> Result<HubResponse, Failure> {
-        self.get_accepting(uri, range, None)
-    }
-
-    /// The same for a document of certain types.
-    pub(crate) fn get_accepting(
-        &self,
-        uri: &Uri,
-        range: Option<(u64, u64)>,
-        accept: Option<&str>,
-    ) -> Result<HubResponse, Failure> {
-        self.get_redirected(uri, None, range, accept)
-    }
-
-    /// A range of a file, at the address that the hub redirected to the last time, if any: the rules for
-    /// redirects hold for it too.
-    pub(crate) fn get_located(
-        &self,
-        file: &Uri,
-        located: Option<&Uri>,
-        range: (u64, u64),
-    ) -> Result<HubResponse, Failure> {
-        self.get_redirected(file, located, Some(range), None)
-    }
-
     /// Fails if nothing may be asked for.
     pub(crate) fn check_online(&self, what: impl FnOnce() -> String) -> Result<(), HubError> {
         self.settings.offline.map_or(Ok(()), |why| Err(HubError::Offline { what: what(), why }))
     }
 
-    fn get_redirected(
+    /// One GET, redirects followed by our rules. `located` is the address that the hub redirected to the last
+    /// time, if any: the rules hold for it too. `range` is start and end (exclusive) of the bytes wanted,
+    /// `accept` the types of a document.
+    pub(crate) fn get(
         &self,
         uri: &Uri,
         located: Option<&Uri>,
@@ -242,7 +219,7 @@ impl Client {
         repo: Option<&str>,
         cancel: &Cancel,
     ) -> Result<Document, HubError> {
-        let answer = self.get_again(uri, None, attempt, cancel)?;
+        let answer = self.get_again(uri, None, None, attempt, cancel)?;
         match answer.status {
             200 => self.read_document(answer, attempt, cancel),
             _ => Err(self.refusal(answer, attempt, repo)),
@@ -254,13 +231,14 @@ impl Client {
         &self,
         uri: &Uri,
         range: Option<(u64, u64)>,
+        accept: Option<&str>,
         attempt: &str,
         cancel: &Cancel,
     ) -> Result<HubResponse, HubError> {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
             tries += 1;
-            let answer = match self.get(uri, range) {
+            let answer = match self.get(uri, None, range, accept) {
                 Ok(answer) => {
                     cancel.note_failed_tries(0);
                     answer

@@ -349,13 +349,12 @@ impl Fetch<'_> {
     /// Asks for the bytes from `start` to `stop`, and takes only an answer that is exactly those.
     fn open(&self, start: u64, stop: u64) -> Result<HubResponse, RangeError> {
         let located = self.client.located(&self.file.uri);
-        let answer =
-            self.client.get_located(&self.file.uri, located.as_ref(), (start, stop)).map_err(|failure| {
-                match failure {
-                    Failure::Connection(error) => RangeError::Passing(error),
-                    Failure::Final(error) => RangeError::Final(error),
-                }
-            })?;
+        let answer = self.client.get(&self.file.uri, located.as_ref(), Some((start, stop)), None).map_err(
+            |failure| match failure {
+                Failure::Connection(error) => RangeError::Passing(error),
+                Failure::Final(error) => RangeError::Final(error),
+            },
+        )?;
         let is_elsewhere = address::origin(&answer.uri) != address::origin(&self.file.uri);
         if retry::asked_wait(answer.status, &answer.headers, 1).is_some() {
             return Err(RangeError::Limited(Box::new(answer)));
