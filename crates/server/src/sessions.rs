@@ -4,7 +4,7 @@
 //! data folder, so that a session outlasts a restart and the file opens nothing. Why no cookies:
 //! decision 0046.
 //!
-//! Start reading at [`Sessions::exchange`].
+//! Start reading at [`Sessions::give_code`].
 
 use std::collections::VecDeque;
 use std::io;
@@ -242,25 +242,17 @@ fn random_hex() -> Result<String, getrandom::Error> {
 /// A file that is missing or damaged costs a person one more `exo open`.
 fn read(path: &Path) -> Vec<Session> {
     let read = || -> io::Result<Vec<Session>> {
-        let about = std::fs::metadata(path)?;
-        if about.len() > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("it has {} bytes", about.len())));
-        }
-        let mut sessions: Vec<Session> = serde_json::from_slice(&std::fs::read(path)?)?;
+        let Some(bytes) = exo_stdx::read_bounded(path, FILE_BYTES_MAX)? else { return Ok(Vec::new()) };
+        let mut sessions: Vec<Session> = serde_json::from_slice(&bytes)?;
         sessions.retain(|session| ApiKey::from_hash(&session.hash).is_some());
         sessions.truncate(SESSIONS_MAX);
         sessions.iter_mut().for_each(|session| session.saved_unix_s = session.used_unix_s);
         Ok(sessions)
     };
-    match read() {
-        Ok(sessions) => sessions,
-        Err(error) => {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(path = %path.display(), %error, "the sessions of browsers cannot be read: they have ended");
-            }
-            Vec::new()
-        }
-    }
+    read().unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "the sessions of browsers cannot be read: they have ended");
+        Vec::new()
+    })
 }
 
 #[cfg(test)]
