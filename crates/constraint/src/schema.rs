@@ -51,45 +51,13 @@ const INTEGER_MAX: u64 = 1 << 53;
 const LEFT_OUT_MAX: usize = 200;
 
 /// Words that say something and ask for nothing.
-const ANNOTATIONS: [&str; 17] = [
-    "$anchor",
-    "$comment",
-    "$id",
-    "contentEncoding",
-    "contentMediaType",
-    "contentSchema",
-    "default",
-    "deprecated",
-    "description",
-    "discriminator",
-    "example",
-    "examples",
-    "externalDocs",
-    "readOnly",
-    "title",
-    "writeOnly",
-    "xml",
-];
+const ANNOTATIONS: &str = "\
+    $anchor $comment $id contentEncoding contentMediaType contentSchema default deprecated description \
+    discriminator example examples externalDocs readOnly title writeOnly xml";
 /// Words with a plain value, which the engine enforces.
-const PLAIN: [&str; 17] = [
-    "$schema",
-    "const",
-    "enum",
-    "exclusiveMaximum",
-    "exclusiveMinimum",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "maximum",
-    "minItems",
-    "minLength",
-    "minProperties",
-    "minimum",
-    "multipleOf",
-    "pattern",
-    "required",
-    "type",
-];
+const PLAIN: &str = "\
+    $schema const enum exclusiveMaximum exclusiveMinimum maxItems maxLength maxProperties maximum \
+    minItems minLength minProperties minimum multipleOf pattern required type";
 /// Words whose value is a schema, a list of schemas, or schemas by name.
 const ONE: [&str; 2] = ["additionalProperties", "items"];
 const MANY: [&str; 3] = ["allOf", "anyOf", "prefixItems"];
@@ -341,10 +309,10 @@ impl Walk<'_> {
                 let reason = "`x-guidance` would switch options of the grammar's engine; leave it out";
                 Err(self.refuse(error(path, reason)))
             }
-            _ if ANNOTATIONS.contains(&word) || word.starts_with("x-") => Ok(None),
+            _ if is_one_of(ANNOTATIONS, word) || word.starts_with("x-") => Ok(None),
             "uniqueItems" | "nullable" if value == &Value::Bool(false) => Ok(None),
             "propertyNames" if is_any_name(value) => Ok(None),
-            _ if PLAIN.contains(&word) => {
+            _ if is_one_of(PLAIN, word) => {
                 self.plain(word, value, path)?;
                 kept(value.clone())
             }
@@ -565,12 +533,16 @@ fn is_dialect(uri: &str) -> bool {
 /// Whether a schema of names asks for nothing, as some libraries write of a map: every name is a string.
 fn is_any_name(schema: &Value) -> bool {
     let asks_nothing =
-        |word: &str, value: &Value| ANNOTATIONS.contains(&word) || (word == "type" && value == "string");
+        |word: &str, value: &Value| is_one_of(ANNOTATIONS, word) || (word == "type" && value == "string");
     match schema {
         Value::Bool(is_any) => *is_any,
         Value::Object(words) => words.iter().all(|(word, value)| asks_nothing(word, value)),
         _ => false,
     }
+}
+
+fn is_one_of(words: &str, word: &str) -> bool {
+    words.split(' ').any(|one| one == word)
 }
 
 fn unsupported(word: &str) -> String {

@@ -8,16 +8,7 @@ mod linux;
 #[cfg(not(target_os = "linux"))]
 mod plain;
 
-use std::net::IpAddr;
-use std::path::Path;
-
 #[cfg(target_os = "linux")]
-use linux as system;
+pub(crate) use linux::gateways;
 #[cfg(not(target_os = "linux"))]
-use plain as system;
-
-/// Addresses of routers that this machine has a route through. `root` is where `/proc` is on Linux; other
-/// systems are not asked.
-pub(crate) fn gateways(root: &Path) -> Vec<IpAddr> {
-    system::gateways(root)
-}
+pub(crate) use plain::gateways;

@@ -6,23 +6,13 @@ mod plain;
 mod windows;
 
 #[cfg(not(windows))]
-use plain as system;
+pub(crate) use plain::{adapter, ask};
 #[cfg(windows)]
-use windows as system;
+pub(crate) use windows::{adapter, ask};
 
 /// What the system says of the networks that it knows, by adapter: whether the network is private. An adapter
 /// may have several.
 pub(crate) type Marks = Vec<(String, bool)>;
-
-/// `None` on a system that has no such marks. One that has them and does not answer knows no network.
-pub(crate) fn ask() -> Option<Marks> {
-    system::ask()
-}
-
-/// What the system calls the adapter that has this address.
-pub(crate) fn adapter(address: &if_addrs::Interface) -> &str {
-    system::adapter(address)
-}
 
 /// Whether an adapter's network counts as public: where the system marks networks, each that it does not call
 /// private, and each that it says nothing of.

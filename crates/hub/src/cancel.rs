@@ -1,8 +1,10 @@
 //! A wish to end or a deadline, and the waits that they end.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, PoisonError};
 use std::time::{Duration, Instant};
+
+use exo_stdx::Mutex;
 
 use crate::overdue::CLAIM_KEPT_MAX;
 
@@ -34,7 +36,7 @@ impl Cancel {
     /// Why the question under way has no answer yet: how long the hub asks to wait, or that nobody answers
     /// and which try this is; `None` where the first answer is still to come or was one.
     pub fn hold_up(&self) -> Option<String> {
-        let asked = *self.asked_wait.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = *self.asked_wait.lock();
         if let Some((asked_s, _)) = asked.filter(|(_, until)| Instant::now() < *until) {
             return Some(format!("it asks to wait {asked_s} s"));
         }
@@ -45,7 +47,7 @@ impl Cancel {
     /// How long the hub still asks to wait, where it asks for so long that no one is to wait for what would
     /// come here.
     pub fn long_wait_left(&self) -> Option<Duration> {
-        let (asked_s, until) = (*self.asked_wait.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let (asked_s, until) = (*self.asked_wait.lock())?;
         let left = until.saturating_duration_since(Instant::now());
         (asked_s > CLAIM_KEPT_MAX.as_secs() && !left.is_zero()).then_some(left)
     }
@@ -54,7 +56,7 @@ impl Cancel {
     pub(crate) fn wait_as_asked(&self, time: Duration) -> bool {
         self.note_asked_wait(time);
         let is_over = self.wait(time);
-        *self.asked_wait.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.asked_wait.lock() = None;
         is_over
     }
 
@@ -62,7 +64,7 @@ impl Cancel {
     pub(crate) fn note_asked_wait(&self, time: Duration) {
         let until = Instant::now() + time.min(ASKED_WAIT_MAX);
         let asked = Some((time.as_secs().max(1), until));
-        *self.asked_wait.lock().unwrap_or_else(PoisonError::into_inner) = asked;
+        *self.asked_wait.lock() = asked;
     }
 
     pub(crate) fn note_failed_tries(&self, failed: u32) {
@@ -80,19 +82,19 @@ impl Cancel {
 
     /// Ends what is under way. Verified bytes stay.
     pub fn cancel(&self) {
-        *self.lock() = true;
+        *self.wished.lock() = true;
         self.changed.notify_all();
     }
 
     /// Whether somebody wished to end, or its time is over.
     pub fn is_cancelled(&self) -> bool {
-        *self.lock() || self.is_late()
+        *self.wished.lock() || self.is_late()
     }
 
     /// Waits so long, or until it ends; whether it was the latter.
     pub(crate) fn wait(&self, time: Duration) -> bool {
         let until = Instant::now() + self.time_left().map_or(time, |left| left.min(time));
-        let mut wished = self.lock();
+        let mut wished = self.wished.lock();
         while !*wished {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -101,10 +103,6 @@ impl Cancel {
             wished = self.changed.wait_timeout(wished, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         *wished || self.is_late()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, bool> {
-        self.wished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

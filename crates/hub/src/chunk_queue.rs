@@ -1,8 +1,10 @@
 //! Which chunks of a file are held, who fetches which, and how many fetch at once. Shared by the threads of
 //! one download.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use exo_stdx::Mutex;
 
 use crate::HubError;
 use crate::chunk_bits::ChunkBits;
@@ -115,12 +117,12 @@ impl ChunkQueue {
 
     /// Whether nothing is left to fetch.
     pub(crate) fn is_all_held(&self) -> bool {
-        self.lock().chunks.iter().all(|chunk| *chunk == Chunk::Held)
+        self.state.lock().chunks.iter().all(|chunk| *chunk == Chunk::Held)
     }
 
     /// Leaves all that is missing to who is near, until [`ChunkQueue::end_nearby`].
     pub(crate) fn begin_nearby(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_nearby_giving = true;
         state.nearby_pace.ask(Instant::now());
         let is_missing = |chunk: &&mut Chunk| matches!(**chunk, Chunk::Missing | Chunk::Elsewhere);
@@ -130,7 +132,7 @@ impl ChunkQueue {
     /// Somebody near brings this chunk from the hub: no fetcher of this work asks for it before
     /// [`ChunkQueue::begin_nearby`].
     pub(crate) fn leave_elsewhere(&self, index: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(chunk) = state.chunks.get_mut(index as usize).filter(|chunk| **chunk == Chunk::Nearby) {
             *chunk = Chunk::Elsewhere;
         }
@@ -138,7 +140,7 @@ impl ChunkQueue {
 
     /// Nobody near gives anything more for now.
     pub(crate) fn pause_nearby(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_nearby_giving = false;
         state.chunks.iter_mut().filter(|c| **c == Chunk::Nearby).for_each(|chunk| *chunk = Chunk::Missing);
         state.is_over |= state.failure.is_some();
@@ -147,7 +149,7 @@ impl ChunkQueue {
 
     /// The chunks that are left to who is near; without any those that fetchers bring too slowly.
     pub(crate) fn left_to_nearby(&self) -> Vec<u32> {
-        let state = self.lock();
+        let state = self.state.lock();
         let left = (0u32..).zip(&state.chunks).filter(|(_, c)| **c == Chunk::Nearby);
         let left: Vec<u32> = left.map(|(index, _)| index).collect();
         if left.is_empty() { state.slow_in_flight(Instant::now()) } else { left }
@@ -156,7 +158,7 @@ impl ChunkQueue {
     /// After so long waits until nobody fetches some chunk here, or a fetcher brings one too slowly; false as
     /// soon as the work ends.
     pub(crate) fn is_missing_after(&self, time: Duration) -> bool {
-        let (mut state, until) = (self.lock(), Instant::now() + time);
+        let (mut state, until) = (self.state.lock(), Instant::now() + time);
         while !state.is_over {
             let left = until.saturating_duration_since(Instant::now());
             let is_missing = |chunk: &Chunk| matches!(chunk, Chunk::Missing | Chunk::Elsewhere);
@@ -172,7 +174,7 @@ impl ChunkQueue {
 
     /// Nobody near gives this chunk.
     pub(crate) fn free(&self, index: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(chunk) = state.chunks.get_mut(index as usize).filter(|chunk| **chunk == Chunk::Nearby) {
             *chunk = Chunk::Missing;
             self.changed.notify_all();
@@ -189,7 +191,7 @@ impl ChunkQueue {
     /// The chunks that are in the file, and those that fetchers bring: not what one has claimed that has
     /// waited for long.
     pub(crate) fn bits(&self) -> (ChunkBits, ChunkBits) {
-        let (state, now) = (self.lock(), Instant::now());
+        let (state, now) = (self.state.lock(), Instant::now());
         let bring = (0..state.claims.len()).filter(|fetcher| !state.is_held_up(*fetcher, now));
         let claims: Vec<Claim> = bring.filter_map(|fetcher| state.claims[fetcher]).collect();
         let count = u32::try_from(state.chunks.len()).unwrap_or(u32::MAX);
@@ -201,12 +203,12 @@ impl ChunkQueue {
 
     /// Whether a chunk is in the file.
     pub(crate) fn is_here(&self, index: u32) -> bool {
-        self.lock().is_here(index)
+        self.state.lock().is_here(index)
     }
 
     /// The claim of a fetcher, or a new one; `None` when there is nothing to fetch now.
     pub(crate) fn claim(&self, fetcher: usize) -> Option<Claim> {
-        let (mut state, now) = (self.lock(), Instant::now());
+        let (mut state, now) = (self.state.lock(), Instant::now());
         let is_to_wait = state.is_to_wait(now);
         let is_idle = state.is_over || state.failure.is_some() || fetcher >= state.fetchers || is_to_wait;
         if fetcher >= state.fetchers {
@@ -229,23 +231,23 @@ impl ChunkQueue {
 
     /// The claim as it is now: others may have taken its end.
     pub(crate) fn claimed(&self, fetcher: usize) -> Option<Claim> {
-        self.lock().claims[fetcher]
+        self.state.lock().claims[fetcher]
     }
 
     /// Gives back what is not fetched.
     pub(crate) fn release(&self, fetcher: usize) {
-        self.give_back(&mut self.lock(), fetcher);
+        self.give_back(&mut self.state.lock(), fetcher);
     }
 
     /// A fetcher asks, and goes on doing so until a byte comes.
     pub(crate) fn note_asked(&self, fetcher: usize) {
-        self.lock().quiet_since[fetcher].get_or_insert_with(Instant::now);
+        self.state.lock().quiet_since[fetcher].get_or_insert_with(Instant::now);
     }
 
     /// A fetcher waits before it asks again. What it has not begun is missing meanwhile, if it has been
     /// without a byte for long.
     pub(crate) fn wait_to_ask(&self, fetcher: usize) {
-        self.give_back_if_held_up(&mut self.lock(), fetcher, Instant::now());
+        self.give_back_if_held_up(&mut self.state.lock(), fetcher, Instant::now());
     }
 
     fn give_back_if_held_up(&self, state: &mut State, fetcher: usize, now: Instant) {
@@ -269,7 +271,7 @@ impl ChunkQueue {
 
     /// The next chunk of a claim is in the file. Waits while too many are not synchronised.
     pub(crate) fn write(&self, fetcher: usize, index: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.held_off = Duration::ZERO;
         state.paces[fetcher].answer(Instant::now());
         self.note_written(state, index);
@@ -277,14 +279,14 @@ impl ChunkQueue {
 
     /// A chunk that somebody near gave is in the file. Waits as [`ChunkQueue::write`] does.
     pub(crate) fn write_given(&self, index: u32) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.nearby_pace.answer(Instant::now());
         self.note_written(state, index);
     }
 
     /// Takes note of chunks that came by another way than this work.
     pub(crate) fn note_here(&self, is_here: &dyn Fn(u32) -> bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let count = u32::try_from(state.chunks.len()).unwrap_or(u32::MAX);
         for index in 0..count {
             if !state.is_here(index) && is_here(index) {
@@ -305,7 +307,7 @@ impl ChunkQueue {
 
     /// Chunks that are written and not synchronised; waits a moment for some.
     pub(crate) fn unsynced(&self) -> Vec<u32> {
-        let (mut state, until) = (self.lock(), Instant::now() + SYNCED_AFTER);
+        let (mut state, until) = (self.state.lock(), Instant::now() + SYNCED_AFTER);
         while state.unsynced.len() < SYNCED_MIN && !state.is_over {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -318,12 +320,12 @@ impl ChunkQueue {
 
     /// Chunks that are written and not counted yet.
     pub(crate) fn written(&self) -> Vec<u32> {
-        self.lock().unsynced.clone()
+        self.state.lock().unsynced.clone()
     }
 
     /// These are safe on disk.
     pub(crate) fn hold(&self, synced: &[u32]) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.unsynced.retain(|index| !synced.contains(index));
         for index in
             synced.iter().map(|i| *i as usize).filter(|i| *i < state.chunks.len()).collect::<Vec<_>>()
@@ -340,7 +342,7 @@ impl ChunkQueue {
     /// A chunk that was held is not what it should be.
     pub(crate) fn lose(&self, index: u32) {
         let (start, end) = self.range(index);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.chunks[index as usize] == Chunk::Held {
             state.chunks[index as usize] = Chunk::Missing;
             state.held_bytes -= end - start;
@@ -350,12 +352,12 @@ impl ChunkQueue {
 
     /// Whether a fetcher should go on with its claim.
     pub(crate) fn is_wanted(&self, fetcher: usize) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         !state.is_over && state.failure.is_none() && fetcher < state.fetchers
     }
 
     pub(crate) fn receive(&self, fetcher: usize, bytes: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.received_bytes += bytes;
         state.in_flight[fetcher] += bytes;
         state.quiet_since[fetcher] = None;
@@ -364,24 +366,24 @@ impl ChunkQueue {
     /// What came of a fetcher's chunk is no chunk in flight any more: it is whole, or another fetcher brings
     /// it.
     pub(crate) fn clear_in_flight(&self, fetcher: usize) {
-        self.lock().in_flight[fetcher] = 0;
+        self.state.lock().in_flight[fetcher] = 0;
     }
 
     /// What has come of chunks that are not whole.
     pub(crate) fn in_flight_bytes(&self) -> u64 {
-        self.lock().in_flight.iter().sum()
+        self.state.lock().in_flight.iter().sum()
     }
 
     /// What has come and is not held yet.
     pub(crate) fn coming_bytes(&self) -> u64 {
-        let state = self.lock();
+        let state = self.state.lock();
         let lens = state.unsynced.iter().map(|index| self.range(*index)).map(|(start, end)| end - start);
         lens.sum::<u64>() + state.in_flight.iter().sum::<u64>()
     }
 
     /// Nobody asks before this long has passed. How long that is in all since a chunk last came.
     pub(crate) fn hold_off(&self, time: Duration) -> Duration {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let (now, time) =
             (Instant::now(), time.clamp(Duration::from_millis(100), Duration::from_secs(1 << 20)));
         let before = state.not_before.filter(|t| *t > now).unwrap_or(now);
@@ -395,37 +397,37 @@ impl ChunkQueue {
 
     /// Whether the hub has asked to wait, and the wait is not over.
     pub(crate) fn is_to_wait(&self, now: Instant) -> bool {
-        self.lock().is_to_wait(now)
+        self.state.lock().is_to_wait(now)
     }
 
     pub(crate) fn set_fetchers(&self, count: usize) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.fetchers = count.clamp(1, state.claims.len());
         self.changed.notify_all();
     }
 
     pub(crate) fn fetchers(&self) -> usize {
-        self.lock().fetchers
+        self.state.lock().fetchers
     }
 
     /// How many fetch at the moment: none while only who is near gives.
     pub(crate) fn ranges(&self) -> usize {
-        let state = self.lock();
+        let state = self.state.lock();
         let is_of_hub = |chunk: &Chunk| matches!(chunk, Chunk::Missing | Chunk::InFlight);
         if state.chunks.iter().any(is_of_hub) { state.fetchers } else { 0 }
     }
 
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.lock().held_bytes
+        self.state.lock().held_bytes
     }
 
     pub(crate) fn received_bytes(&self) -> u64 {
-        self.lock().received_bytes
+        self.state.lock().received_bytes
     }
 
     /// Ends the work of everyone; the first reason counts.
     pub(crate) fn end(&self, failure: Option<HubError>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.is_over = true;
         if state.failure.is_none() {
             state.failure = failure;
@@ -436,7 +438,7 @@ impl ChunkQueue {
     /// The hub gives nothing more. What somebody near gives still comes, and then the work ends. A range that
     /// is ended because the work is over is no failure of it.
     pub(crate) fn fail(&self, failure: HubError) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.is_over {
             return;
         }
@@ -448,16 +450,16 @@ impl ChunkQueue {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.lock().is_over
+        self.state.lock().is_over
     }
 
     pub(crate) fn take_failure(&self) -> Option<HubError> {
-        self.lock().failure.take()
+        self.state.lock().failure.take()
     }
 
     /// Waits until something changes, or so long.
     pub(crate) fn wait(&self, time: Duration) {
-        let state = self.lock();
+        let state = self.state.lock();
         if !state.is_over {
             drop(self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner));
         }
@@ -465,7 +467,7 @@ impl ChunkQueue {
 
     /// Waits until a chunk can be read; false when the work ends before.
     pub(crate) fn wait_for(&self, index: u32) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         while !matches!(state.chunks[index as usize], Chunk::Written | Chunk::Held) {
             if state.is_over {
                 return false;
@@ -478,10 +480,6 @@ impl ChunkQueue {
 
     fn wait_with<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
         self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

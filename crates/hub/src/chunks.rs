@@ -1,9 +1,10 @@
 //! Some chunks of a file at a commit that is known: what a node fetches of a model that it runs only layers
 //! of.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
+
+use exo_stdx::Mutex;
 
 use crate::chunk_queue::ChunkQueue;
 use crate::download::{RANGES_START, control};

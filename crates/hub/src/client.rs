@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use exo_stdx::Mutex;
 use ureq::config::Config;
 use ureq::http::{HeaderMap, Response, Uri, header};
 use ureq::tls::{RootCerts, TlsConfig, TlsProvider};
@@ -99,38 +100,15 @@ impl Client {
         text.parse().map_err(|_| refused())
     }
 
-    /// One GET, redirects followed by our rules. `range` is start and end (exclusive) of the bytes wanted.
-    pub(crate) fn get(&self, uri: &Uri, range: Option<(u64, u64)>) -> Result<HubResponse, Failure> {
-        self.get_accepting(uri, range, None)
-    }
-
-    /// The same for a document of certain types.
-    pub(crate) fn get_accepting(
-        &self,
-        uri: &Uri,
-        range: Option<(u64, u64)>,
-        accept: Option<&str>,
-    ) -> Result<HubResponse, Failure> {
-        self.get_redirected(uri, None, range, accept)
-    }
-
-    /// A range of a file, at the address that the hub redirected to the last time, if any: the rules for
-    /// redirects hold for it too.
-    pub(crate) fn get_located(
-        &self,
-        file: &Uri,
-        located: Option<&Uri>,
-        range: (u64, u64),
-    ) -> Result<HubResponse, Failure> {
-        self.get_redirected(file, located, Some(range), None)
-    }
-
     /// Fails if nothing may be asked for.
     pub(crate) fn check_online(&self, what: impl FnOnce() -> String) -> Result<(), HubError> {
         self.settings.offline.map_or(Ok(()), |why| Err(HubError::Offline { what: what(), why }))
     }
 
-    fn get_redirected(
+    /// One GET, redirects followed by our rules. `located` is the address that the hub redirected to the last
+    /// time, if any: the rules hold for it too. `range` is start and end (exclusive) of the bytes wanted,
+    /// `accept` the types of a document.
+    pub(crate) fn get(
         &self,
         uri: &Uri,
         located: Option<&Uri>,
@@ -193,23 +171,23 @@ impl Client {
 
     /// What a registry gave out for reading, which goes to no other host.
     fn registry_token(&self, at: &Uri) -> Option<String> {
-        let tokens = self.registry_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let tokens = self.registry_tokens.lock();
         tokens.get(&address::origin(at)?).cloned()
     }
 
     pub(crate) fn keep_registry_token(&self, of: &Uri, token: String) {
         if let Some(origin) = address::origin(of) {
-            self.registry_tokens.lock().unwrap_or_else(PoisonError::into_inner).insert(origin, token);
+            self.registry_tokens.lock().insert(origin, token);
         }
     }
 
     /// Where the bytes of a file were the last time.
     pub(crate) fn located(&self, file: &Uri) -> Option<Uri> {
-        self.located.lock().unwrap_or_else(PoisonError::into_inner).get(&file.to_string()).cloned()
+        self.located.lock().get(&file.to_string()).cloned()
     }
 
     pub(crate) fn keep_located(&self, file: &Uri, at: &Uri) {
-        let mut located = self.located.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut located = self.located.lock();
         if located.len() >= LOCATED_MAX {
             located.clear(); // each costs one more question
         }
@@ -218,7 +196,7 @@ impl Client {
 
     /// It is no good any more.
     pub(crate) fn forget_located(&self, file: &Uri) {
-        self.located.lock().unwrap_or_else(PoisonError::into_inner).remove(&file.to_string());
+        self.located.lock().remove(&file.to_string());
     }
 
     /// Whether a host is one of the internet. One that was never resolved here, because a proxy did, counts
@@ -241,7 +219,7 @@ impl Client {
         repo: Option<&str>,
         cancel: &Cancel,
     ) -> Result<Document, HubError> {
-        let answer = self.get_again(uri, None, attempt, cancel)?;
+        let answer = self.get_again(uri, None, None, attempt, cancel)?;
         match answer.status {
             200 => self.read_document(answer, attempt, cancel),
             _ => Err(self.refusal(answer, attempt, repo)),
@@ -253,13 +231,14 @@ impl Client {
         &self,
         uri: &Uri,
         range: Option<(u64, u64)>,
+        accept: Option<&str>,
         attempt: &str,
         cancel: &Cancel,
     ) -> Result<HubResponse, HubError> {
         let (mut tries, mut waited) = (0, Duration::ZERO);
         loop {
             tries += 1;
-            let answer = match self.get(uri, range) {
+            let answer = match self.get(uri, None, range, accept) {
                 Ok(answer) => {
                     cancel.note_failed_tries(0);
                     answer
@@ -462,11 +441,11 @@ impl SeenHosts {
     const MAX: usize = 64;
 
     fn is_public(&self, host: &str) -> Option<bool> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&host.to_ascii_lowercase()).copied()
+        self.0.lock().get(&host.to_ascii_lowercase()).copied()
     }
 
     fn note(&self, host: &str, addresses: &[SocketAddr]) {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         if seen.len() < Self::MAX {
             let is_public = addresses.iter().any(|a| address::is_public(a.ip()));
             seen.entry(host.to_ascii_lowercase()).or_insert(is_public);

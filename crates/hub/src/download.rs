@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use exo_stdx::Mutex;
 use exo_types::hex;
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
@@ -194,21 +195,21 @@ impl<'a> PartFile<'a> {
     /// power cut leaves, only what checks counts.
     fn promise(&self, index: u32, start: u64, blocks: &[[u8; 32]]) -> Result<[u8; 32], HubError> {
         let hash = chunk_hash(blocks);
-        lock(&self.map).add(index, &hash)?;
+        self.map.lock().add(index, &hash)?;
         self.note_blocks(start, blocks);
         Ok(hash)
     }
 
     fn note_blocks(&self, start: u64, hashes: &[[u8; 32]]) {
         let first = (start / BLOCK_BYTES as u64) as usize;
-        lock(&self.blocks)[first..first + hashes.len()].copy_from_slice(hashes);
+        self.blocks.lock()[first..first + hashes.len()].copy_from_slice(hashes);
     }
 
     /// Makes what was stored last.
     fn synchronise(&self) -> Result<(), HubError> {
         let failed = || HubError::disk("write", &self.job.path);
         self.out.sync_data().map_err(failed())?;
-        let map = lock(&self.map).handle()?;
+        let map = self.map.lock().handle()?;
         map.sync_data().map_err(failed())
     }
 
@@ -416,7 +417,7 @@ impl<'a> PartFile<'a> {
                 }
                 tracing::warn!(file = %file.name, chunk = index, "a chunk on disk is not what it was; it is fetched again");
                 digests = before;
-                lock(&self.map).remove(index)?;
+                self.map.lock().remove(index)?;
                 work.lose(index);
             }
         }
@@ -450,14 +451,14 @@ impl<'a> PartFile<'a> {
             .and_then(|()| exo_stdx::sync_folder_of(&job.path));
         named.map_err(HubError::disk("name", &job.path))?;
         let _ = fs::remove_file(map_path(&job.path));
-        let blocks = lock(&blocks).clone();
+        let blocks = blocks.lock().clone();
         FileHashes::of(&job.path, blocks).map_err(HubError::disk("read", &job.path))
     }
 }
 
 impl StorePieces for PartFile<'_> {
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), HubError> {
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.writing.lock();
         exo_stdx::write_all_at(&self.out, bytes, at).map_err(HubError::disk("write", &self.job.path))
     }
 
@@ -480,10 +481,6 @@ impl Drop for NearbyTurn<'_> {
     fn drop(&mut self) {
         self.0.end_nearby();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reports, adapts, and ends the work on a wish to end.

@@ -1,5 +1,7 @@
 //! Why a hub's model did not come. One enum: whoever asked sees the whole chain from reference to disk.
 
+#![allow(missing_docs)] // the messages say what the fields are
+
 use std::io;
 use std::path::PathBuf;
 
@@ -9,219 +11,62 @@ use crate::ReferenceProblem;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// The text is no reference that this version takes.
     #[error("`{text}` is not a reference to a model: {reason}")]
-    Reference {
-        /// What was typed, cut short.
-        text: String,
-        /// What is wrong with it, and what would be right.
-        reason: ReferenceProblem,
-    },
-    /// A setting cannot be used.
+    Reference { text: String, reason: ReferenceProblem },
     #[error("{name} cannot be used: {reason}")]
-    Setting {
-        /// The variable or file.
-        name: String,
-        /// Why not.
-        reason: String,
-    },
-    /// Offline, and something is missing.
+    Setting { name: String, reason: String },
     #[error("{what} is not on this machine, and exo is offline ({why})")]
-    Offline {
-        /// What is missing.
-        what: String,
-        /// What made exo offline.
-        why: &'static str,
-    },
-    /// No answer.
+    Offline { what: String, why: &'static str },
     #[error("no answer from {host} while trying to {attempt}, tried {}", times(*.tries))]
-    Unreachable {
-        /// The host.
-        host: String,
-        /// What was attempted.
-        attempt: String,
-        /// How often.
-        tries: u32,
-        /// The last failure.
-        #[source]
-        source: Box<ureq::Error>,
-    },
-    /// The hub refused.
+    Unreachable { host: String, attempt: String, tries: u32, source: Box<ureq::Error> },
     #[error("{host} answered {status} to the attempt to {attempt}{said}")]
-    Status {
-        /// The host.
-        host: String,
-        /// What was attempted.
-        attempt: String,
-        /// HTTP status.
-        status: u16,
-        /// What it said, made safe and cut short, with a colon before it.
-        said: String,
-    },
-    /// There is no such thing.
+    Status { host: String, attempt: String, status: u16, said: String },
     #[error("{host} has no {what}")]
-    NotFound {
-        /// The host.
-        host: String,
-        /// What was looked for.
-        what: String,
-    },
-    /// The hub calls it by another name now.
+    NotFound { host: String, what: String },
     #[error("`{repo}` is called `{to}` now")]
-    Renamed {
-        /// Its name before.
-        repo: String,
-        /// Its name now.
-        to: String,
-    },
-    /// What was fetched of it is not there any more.
+    Renamed { repo: String, to: String },
     #[error("the model that was fetched of `{repo}` is not in its commit {commit} any more: {reason}")]
-    VariantGone {
-        /// The repository.
-        repo: String,
-        /// The commit.
-        commit: String,
-        /// What it has instead.
-        reason: String,
-    },
-    /// Nothing tells a newer one from the one that is here.
+    VariantGone { repo: String, commit: String, reason: String },
     #[error("`{reference}` has no revisions: nothing says whether it changed")]
-    NoRevisions {
-        /// An address.
-        reference: String,
-    },
-    /// It is not the commit any more that a person was shown.
+    NoRevisions { reference: String },
     #[error("`{reference}` means {found} now, and not {commit} as it was shown")]
-    Moved {
-        /// What was asked for.
-        reference: String,
-        /// The commit that was shown.
-        commit: String,
-        /// The commit that it means.
-        found: String,
-    },
-    /// The repository asks for consent first.
+    Moved { reference: String, commit: String, found: String },
     #[error("`{repo}` is gated: {advice}")]
-    Gated {
-        /// The repository.
-        repo: String,
-        /// Which page to accept, and what about the token.
-        advice: String,
-    },
+    Gated { repo: String, advice: String },
     /// It is hidden, and the hub says from whom or why to nobody who is not signed in.
     #[error("`{repo}` is not there, or is private or gated: {advice}")]
-    Hidden {
-        /// The repository.
-        repo: String,
-        /// What the hub answered, where to look, and what about the token.
-        advice: String,
-    },
-    /// An answer that cannot be right.
+    Hidden { repo: String, advice: String },
     #[error("{host} gave an answer that cannot be used to the attempt to {attempt}: {problem}")]
-    Answer {
-        /// The host.
-        host: String,
-        /// What was attempted.
-        attempt: String,
-        /// What is wrong with it, with the numbers.
-        problem: String,
-    },
+    Answer { host: String, attempt: String, problem: String },
     /// A host that does not have what this needs, and is as it should be otherwise.
     #[error("{host} cannot be used to {attempt}: {problem}")]
-    Lacks {
-        /// The host.
-        host: String,
-        /// What was attempted.
-        attempt: String,
-        /// What it does not do.
-        problem: String,
-    },
-    /// A redirect that is not followed.
+    Lacks { host: String, attempt: String, problem: String },
     #[error("the redirect from {from} to {to} was not followed: {reason}")]
     Redirect {
-        /// The host that redirected.
         from: String,
         /// Where to, without the query, which may be signed.
         to: String,
-        /// Why not.
         reason: String,
     },
     /// Something strangers sized is too large.
     #[error("{what} is {found}, at most {max} is accepted")]
-    TooLarge {
-        /// What is too large.
-        what: String,
-        /// How large.
-        found: u64,
-        /// The bound.
-        max: u64,
-    },
-    /// The hub asked to wait longer than anyone wants to.
+    TooLarge { what: String, found: u64, max: u64 },
     #[error(
         "{host} asks to wait {asked_s} s before the next request; {max_s} s are waited at most. Try again later"
     )]
-    Limited {
-        /// The host.
-        host: String,
-        /// How long in all.
-        asked_s: u64,
-        /// The bound.
-        max_s: u64,
-    },
-    /// A path in a repository that may not become a path here.
+    Limited { host: String, asked_s: u64, max_s: u64 },
     #[error("`{path}` in `{repo}` cannot be fetched: {reason}")]
-    Name {
-        /// The repository.
-        repo: String,
-        /// The path, made safe and cut short.
-        path: String,
-        /// Why not.
-        reason: String,
-    },
-    /// Nothing in the repository is what was asked for.
+    Name { repo: String, path: String, reason: String },
     #[error("`{repo}` has no model to take: {reason}")]
-    NoModel {
-        /// The repository.
-        repo: String,
-        /// What it has instead.
-        reason: String,
-    },
-    /// The disk failed.
+    NoModel { repo: String, reason: String },
     #[error("cannot {attempt} {}", path.display())]
-    Disk {
-        /// What was attempted.
-        attempt: &'static str,
-        /// On which file.
-        path: PathBuf,
-        /// The system's answer.
-        #[source]
-        source: io::Error,
-    },
-    /// The bytes are not those that the hub promised.
+    Disk { attempt: &'static str, path: PathBuf, source: io::Error },
     #[error(
         "`{file}` was fetched whole ({bytes} bytes), but its {kind} is {found} and {host} promised {expected}; it was deleted"
     )]
-    Digest {
-        /// The file.
-        file: String,
-        /// Its size.
-        bytes: u64,
-        /// The hub.
-        host: String,
-        /// Which digest.
-        kind: &'static str,
-        /// By the hub.
-        expected: String,
-        /// As fetched.
-        found: String,
-    },
-    /// Another process fetches the same.
+    Digest { file: String, bytes: u64, host: String, kind: &'static str, expected: String, found: String },
     #[error("another exo is fetching this to {}; wait for it, or end it", folder.display())]
-    Busy {
-        /// Where to.
-        folder: PathBuf,
-    },
-    /// Somebody ended it.
+    Busy { folder: PathBuf },
     #[error("ended before it was done; what is verified stays, and the next attempt goes on from there")]
     Cancelled,
 }

@@ -49,7 +49,7 @@ impl Client {
                 return Err(HubError::Cancelled);
             }
             let located = self.located(&file.uri);
-            let answer = match self.get_located(&file.uri, located.as_ref(), (start, end)) {
+            let answer = match self.get(&file.uri, located.as_ref(), Some((start, end)), None) {
                 Ok(answer) => answer,
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Connection(error)) if tries < TRIES_MAX && retry::is_passing(&error) => {

@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use exo_stdx::Mutex;
 
 use crate::chunk_bits::ChunkBits;
 use crate::chunk_map::{BLOCK_BYTES, CHUNK_BYTES, chunk_hash, chunk_range};
@@ -116,9 +118,9 @@ impl PartialFiles {
         let file = self.find(sha256).ok_or(BlockError::NotHeld)?;
         let given = file.block(index);
         let is_gone = matches!(given, Err(BlockError::Read(_) | BlockError::Changed));
-        if is_gone && lock(&file.place).is_whole {
+        if is_gone && file.place.lock().is_whole {
             // Its model was removed, or somebody has written to it.
-            self.lock().retain(|other| !Arc::ptr_eq(other, &file));
+            self.files.lock().retain(|other| !Arc::ptr_eq(other, &file));
         }
         given
     }
@@ -126,38 +128,34 @@ impl PartialFiles {
     /// Gives what comes of a file to who asks.
     pub(crate) fn offer(&self, file: PartialFile) -> OfferedFile<'_> {
         let file = Arc::new(file);
-        self.lock().push(file.clone());
+        self.files.lock().push(file.clone());
         OfferedFile { files: self, file, is_kept: false }
     }
 
     /// The fullest of that digest: two models may have the same file.
     fn find(&self, sha256: &[u8; 32]) -> Option<Arc<PartialFile>> {
         let now = Instant::now();
-        let mut files = self.lock();
-        files.retain(|file| !lock(&file.place).is_old(now));
+        let mut files = self.files.lock();
+        files.retain(|file| !file.place.lock().is_old(now));
         let same = files.iter().filter(|file| file.sha256 == *sha256);
         let found = same.max_by_key(|file| file.work.held_bytes())?.clone();
-        lock(&found.place).asked = now;
+        found.place.lock().asked = now;
         Some(found)
     }
 
     fn drop_oldest_whole(&self) {
-        let mut files = self.lock();
-        let whole: Vec<usize> = (0..files.len()).filter(|at| lock(&files[*at].place).is_whole).collect();
+        let mut files = self.files.lock();
+        let whole: Vec<usize> = (0..files.len()).filter(|at| files[*at].place.lock().is_whole).collect();
         if whole.len() > WHOLE_MAX {
             files.remove(whole[0]); // of several the one that came first
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<PartialFile>>> {
-        lock(&self.files)
     }
 }
 
 impl OfferedFile<'_> {
     /// The file is whole and verified, and has its name now.
     pub(crate) fn keep(mut self, path: &Path) {
-        *lock(&self.file.place) = FilePlace { is_whole: true, ..FilePlace::partial(path) };
+        *self.file.place.lock() = FilePlace { is_whole: true, ..FilePlace::partial(path) };
         self.is_kept = true;
         self.files.drop_oldest_whole();
     }
@@ -166,7 +164,7 @@ impl OfferedFile<'_> {
 impl Drop for OfferedFile<'_> {
     fn drop(&mut self) {
         if !self.is_kept {
-            self.files.lock().retain(|file| !Arc::ptr_eq(file, &self.file));
+            self.files.files.lock().retain(|file| !Arc::ptr_eq(file, &self.file));
         }
     }
 }
@@ -178,7 +176,7 @@ impl PartialFile {
         if start >= end || !self.work.is_here(index / BLOCKS_OF_CHUNK) {
             return Err(BlockError::NotHeld);
         }
-        let path = lock(&self.place).path.clone();
+        let path = self.place.lock().path.clone();
         let file = File::open(path).map_err(BlockError::Read)?;
         let expected = match self.known_hash(index) {
             Some(hash) => hash,
@@ -193,7 +191,7 @@ impl PartialFile {
     }
 
     fn known_hash(&self, block: u32) -> Option<[u8; 32]> {
-        lock(&self.blocks).get(block as usize).copied().filter(|hash| *hash != [0; 32])
+        self.blocks.lock().get(block as usize).copied().filter(|hash| *hash != [0; 32])
     }
 
     /// Compares the chunk of a block with what an earlier attempt noted of it; the hash of the block.
@@ -211,15 +209,11 @@ impl PartialFile {
             return Err(BlockError::Changed); // who reads the file in order has it fetched again
         }
         let first = (chunk * BLOCKS_OF_CHUNK) as usize;
-        for (known, hash) in lock(&self.blocks).iter_mut().skip(first).zip(&hashes) {
+        for (known, hash) in self.blocks.lock().iter_mut().skip(first).zip(&hashes) {
             *known = *hash;
         }
         hashes.get((block % BLOCKS_OF_CHUNK) as usize).copied().ok_or(BlockError::NotHeld)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

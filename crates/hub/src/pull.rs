@@ -183,7 +183,7 @@ fn resolve_url(client: &Client, url: &str, cancel: &Cancel) -> Result<FetchPlan,
     let refused = || HubError::Reference { text: shown.clone(), reason: ReferenceProblem::NoAddress };
     let uri: Uri = url.parse().map_err(|_| refused())?;
     let (host, attempt) = (address::host(&uri), format!("ask for {shown}"));
-    let answer = client.get_again(&uri, Some((0, 1)), &attempt, cancel)?;
+    let answer = client.get_again(&uri, Some((0, 1)), None, &attempt, cancel)?;
     if answer.status != 206 {
         return Err(match answer.status {
             200 => HubError::Lacks {
@@ -259,7 +259,7 @@ impl FetchPlan {
     /// was away.
     pub fn is_answered(&self, client: &Client) -> bool {
         let Some(file) = self.files.iter().find(|file| file.size > 0) else { return true };
-        !matches!(client.get(&file.uri, Some((0, 1))), Err(Failure::Connection(error)) if crate::retry::is_line_away(&error))
+        !matches!(client.get(&file.uri, None, Some((0, 1)), None), Err(Failure::Connection(error)) if crate::retry::is_line_away(&error))
     }
 }
 

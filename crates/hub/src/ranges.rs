@@ -3,9 +3,9 @@
 
 use std::io::Read;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use exo_stdx::Mutex;
 use ureq::http::Uri;
 
 use crate::answers::{self, header};
@@ -349,13 +349,12 @@ impl Fetch<'_> {
     /// Asks for the bytes from `start` to `stop`, and takes only an answer that is exactly those.
     fn open(&self, start: u64, stop: u64) -> Result<HubResponse, RangeError> {
         let located = self.client.located(&self.file.uri);
-        let answer =
-            self.client.get_located(&self.file.uri, located.as_ref(), (start, stop)).map_err(|failure| {
-                match failure {
-                    Failure::Connection(error) => RangeError::Passing(error),
-                    Failure::Final(error) => RangeError::Final(error),
-                }
-            })?;
+        let answer = self.client.get(&self.file.uri, located.as_ref(), Some((start, stop)), None).map_err(
+            |failure| match failure {
+                Failure::Connection(error) => RangeError::Passing(error),
+                Failure::Final(error) => RangeError::Final(error),
+            },
+        )?;
         let is_elsewhere = address::origin(&answer.uri) != address::origin(&self.file.uri);
         if retry::asked_wait(answer.status, &answer.headers, 1).is_some() {
             return Err(RangeError::Limited(Box::new(answer)));
@@ -412,7 +411,7 @@ impl Fetch<'_> {
             return Err(RangeProblem::OtherFile(problem));
         }
         let Some(found) = header(&answer.headers, "etag").map(answers::etag) else { return Ok(()) };
-        let mut known = self.etag.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.etag.lock();
         match known.as_deref() {
             Some(before) if before != found => {
                 let [found, before] = [found, before].map(crate::errors::quoted);
@@ -468,7 +467,7 @@ impl Limit {
     pub(crate) fn take(&self, bytes: u64, cancel: &Cancel) -> bool {
         let Some(rate) = self.bytes_per_s else { return cancel.is_cancelled() };
         let wait = {
-            let mut until = self.until.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut until = self.until.lock();
             let now = Instant::now();
             *until = (*until).max(now) + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
             *until - now

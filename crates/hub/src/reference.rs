@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::errors::quoted;
+use crate::repository::is_hex;
 use crate::{HubError, ReferenceProblem, names};
 
 /// Longer texts are no reference.
@@ -288,11 +289,9 @@ fn checked_tag(tag: &str) -> Result<String, ReferenceProblem> {
 }
 
 fn checked_digest(digest: &str) -> Result<String, ReferenceProblem> {
-    let hex =
-        digest.strip_prefix(DIGEST).filter(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit()));
-    match hex {
-        Some(_) => Ok(digest.to_owned()),
-        None => Err(ReferenceProblem::Digest(quoted(digest))),
+    match digest.strip_prefix(DIGEST).is_some_and(|hex| is_hex(hex, 64)) {
+        true => Ok(digest.to_owned()),
+        false => Err(ReferenceProblem::Digest(quoted(digest))),
     }
 }
 

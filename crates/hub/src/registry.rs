@@ -12,15 +12,16 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use ureq::http::Uri;
 
-use crate::client::{Failure, HubResponse, unreachable};
+use crate::client::HubResponse;
 use crate::errors::quoted;
 use crate::fetch_plan::PlannedFile;
 use crate::problems::{AnswerProblem, LAYER_BYTES_MAX, LAYERS_MAX};
+use crate::repository::is_hex;
 use crate::{
     Cancel, ChosenVariant, Client, FetchPlan, HubError, Licence, ReferenceProblem, RegistryReference,
     RepoFile, Variant, address,
 };
-use crate::{answers, names, redirect, retry};
+use crate::{answers, names, redirect};
 
 /// Layers that are GGUF files.
 const MODEL_TYPES: [&str; 3] = [
@@ -44,7 +45,6 @@ const ACCEPT: &str =
 const LICENCE_BYTES_MAX: u64 = 1 << 20;
 /// Of a token for reading: some registries sign kilobytes.
 const TOKEN_BYTES_MAX: usize = 16 << 10;
-const TRIES_MAX: u32 = 5;
 
 /// One layer of a manifest.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -194,8 +194,7 @@ pub(crate) fn parse_manifest(bytes: &[u8]) -> Result<Vec<Layer>, AnswerProblem> 
 fn parse_layer(value: &Value) -> Result<Layer, AnswerProblem> {
     let text = |key: &str| value.get(key).and_then(Value::as_str);
     let digest = text("digest").ok_or(AnswerProblem::NoDigest)?;
-    let sha256 =
-        digest.strip_prefix("sha256:").filter(|h| h.len() == 64 && h.bytes().all(|b| b.is_ascii_hexdigit()));
+    let sha256 = digest.strip_prefix("sha256:").filter(|hex| is_hex(hex, 64));
     let sha256 = sha256.ok_or_else(|| AnswerProblem::LayerDigest(quoted(digest)))?;
     let size = value
         .get("size")
@@ -251,28 +250,13 @@ pub(crate) fn parse_token(bytes: &[u8]) -> Result<String, AnswerProblem> {
 impl Client {
     /// A manifest, with a token if the registry asks for one.
     fn manifest(&self, uri: &Uri, attempt: &str, what: &str, cancel: &Cancel) -> Result<Vec<u8>, HubError> {
-        let (mut tries, mut waited) = (0, std::time::Duration::ZERO);
+        let mut challenges = 0;
         loop {
-            tries += 1;
-            let answer = match self.get_accepting(uri, None, Some(ACCEPT)) {
-                Ok(answer) => answer,
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Connection(error)) if tries < TRIES_MAX && retry::is_passing(&error) => {
-                    crate::client::pause(cancel, retry::backoff(tries))?;
-                    continue;
-                }
-                Err(Failure::Connection(error)) => return Err(unreachable(uri, attempt, tries, error)),
-            };
-            if let Some(asked) = retry::asked_wait(answer.status, &answer.headers, tries) {
-                waited = waited.saturating_add(asked);
-                crate::client::check_wait(&answer.uri, waited, crate::client::wait_max(cancel))?;
-                crate::client::pause_as_asked(cancel, asked)?;
-                continue;
-            }
+            let answer = self.get_again(uri, None, Some(ACCEPT), attempt, cancel)?;
             let host = address::host(&answer.uri);
             match answer.status {
                 200 => return Ok(self.read_document(answer, attempt, cancel)?.bytes),
-                401 if tries < 3 && self.answer_challenge(&answer, cancel)? => {}
+                401 if challenges < 2 && self.answer_challenge(&answer, cancel)? => challenges += 1,
                 401 | 403 => {
                     return Err(HubError::NotFound {
                         host,
@@ -280,7 +264,6 @@ impl Client {
                     });
                 }
                 404 => return Err(HubError::NotFound { host, what: what.to_owned() }),
-                500..600 if tries < TRIES_MAX => crate::client::pause(cancel, retry::backoff(tries))?,
                 _ => return Err(self.refusal(answer, attempt, None)),
             }
         }

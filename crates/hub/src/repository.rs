@@ -246,6 +246,6 @@ fn json(bytes: &[u8]) -> Result<Value, AnswerProblem> {
     })
 }
 
-fn is_hex(text: &str, len: usize) -> bool {
+pub(crate) fn is_hex(text: &str, len: usize) -> bool {
     text.len() == len && text.bytes().all(|b| b.is_ascii_hexdigit())
 }

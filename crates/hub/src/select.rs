@@ -11,47 +11,19 @@ use crate::{HubError, RepoFile, Snapshot, names};
 
 /// Types of weights that exo computes with, as the names of GGUF files have them. Longer ones stand before
 /// what they contain.
-const LABELS: &[&str] = &[
-    "Q2_K_S", "Q2_K_L", "Q2_K_XL", "Q2_K", "Q3_K_XL", "Q3_K_S", "Q3_K_M", "Q3_K_L", "Q3_K", "Q4_K_XL",
-    "Q4_K_S", "Q4_K_M", "Q4_K_L", "Q4_K", "Q5_K_XL", "Q5_K_S", "Q5_K_M", "Q5_K_L", "Q5_K", "Q6_K_XL",
-    "Q6_K_L", "Q6_K", "Q8_K_XL", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16", "FP16", "F32",
-    "FP32",
-];
+const LABELS: &str = "\
+    Q2_K_S Q2_K_L Q2_K_XL Q2_K Q3_K_XL Q3_K_S Q3_K_M Q3_K_L Q3_K Q4_K_XL Q4_K_S Q4_K_M Q4_K_L Q4_K \
+    Q5_K_XL Q5_K_S Q5_K_M Q5_K_L Q5_K Q6_K_XL Q6_K_L Q6_K Q8_K_XL Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 BF16 F16 \
+    FP16 F32 FP32";
 /// Types that are common and that exo does not compute with yet.
-const OTHER_LABELS: &[&str] = &[
-    "IQ1_S",
-    "IQ1_M",
-    "IQ2_XXS",
-    "IQ2_XS",
-    "IQ2_S",
-    "IQ2_M",
-    "IQ3_XXS",
-    "IQ3_XS",
-    "IQ3_S",
-    "IQ3_M",
-    "IQ4_XS",
-    "IQ4_NL",
-    "MXFP4_MOE",
-    "MXFP4",
-    "TQ1_0",
-    "TQ2_0",
-    "NVFP4",
-];
-/// Files beside the weights of a safetensors model.
-const COMPANIONS: [&str; 11] = [
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
-    // Of Sentence Transformers: how rows become a vector.
-    "modules.json",
-    "1_Pooling/config.json",
-];
+const OTHER_LABELS: &str = "\
+    IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS IQ3_S IQ3_M IQ4_XS IQ4_NL MXFP4_MOE MXFP4 \
+    TQ1_0 TQ2_0 NVFP4";
+/// Files beside the weights of a safetensors model. The last two are of Sentence Transformers: how rows become
+/// a vector.
+const COMPANIONS: &str = "\
+    config.json generation_config.json tokenizer.json tokenizer_config.json special_tokens_map.json \
+    added_tokens.json vocab.json merges.txt chat_template.jinja modules.json 1_Pooling/config.json";
 const INDEX: &str = "model.safetensors.index.json";
 /// Memory a model takes beyond its weights, as a part of them and at least: keys and values, buffers.
 const EXTRA_PART: u64 = 10;
@@ -247,18 +219,18 @@ fn split_stem(path: &str) -> (String, Option<(u32, u32)>) {
 fn label_of(stem: &str) -> String {
     let upper = stem.to_ascii_uppercase();
     let is_edge = |c: Option<char>| c.is_none_or(|c| !c.is_ascii_alphanumeric() && c != '_');
-    let found = OTHER_LABELS.iter().chain(LABELS).filter_map(|label| {
+    let found = OTHER_LABELS.split(' ').chain(LABELS.split(' ')).filter_map(|label| {
         let at = upper.rfind(label)?;
         let before = upper[..at].chars().next_back();
         let after = upper[at + label.len()..].chars().next();
-        (is_edge(before) && is_edge(after)).then_some((at, label.len(), *label))
+        (is_edge(before) && is_edge(after)).then_some((at, label.len(), label))
     });
     let best = found.max_by_key(|(at, len, _)| (*at, *len));
     best.map_or_else(|| names::file_name(stem).to_owned(), |(_, _, label)| label.to_owned())
 }
 
 fn gguf_variant(label: String, stem: &str, files: Vec<&RepoFile>) -> Variant {
-    let is_supported = !OTHER_LABELS.contains(&label.as_str());
+    let is_supported = !OTHER_LABELS.split(' ').any(|other| other == label);
     let problem = parts_problem(stem, &files);
     Variant { label, files: files.into_iter().cloned().collect(), is_supported, problem }
 }
@@ -294,7 +266,7 @@ fn safetensors_variant(snapshot: &Snapshot) -> Option<Variant> {
         return None;
     }
     weights.extend(named(INDEX));
-    weights.extend(COMPANIONS.iter().filter_map(|name| named(name)));
+    weights.extend(COMPANIONS.split(' ').filter_map(named));
     Some(Variant { label: "safetensors".to_owned(), files: weights, is_supported: true, problem: None })
 }
 

@@ -8,7 +8,7 @@ use exo_formats::write::GgufWriter;
 use exo_formats::{Model, TensorError};
 use exo_types::DType;
 
-use crate::mix::{Matrix, dtype_of};
+use crate::mix::matrix_type;
 use crate::output::Output;
 use crate::report::Report;
 use crate::rows::{Stop, write_tensor};
@@ -59,7 +59,7 @@ impl Conversion {
         }
         let with_type = |tensor: Tensor| {
             let dtype = match tensor.role.filter(|_| tensor.is_matrix()) {
-                Some(name) => dtype_of(target, &model.config, Matrix { name, cols: tensor.cols }),
+                Some(name) => matrix_type(target, &model.config, name, tensor.cols),
                 None => DType::F32,
             };
             (tensor, dtype)

@@ -11,31 +11,18 @@ use crate::Target;
 
 /// The type that a file of type `target` gives the matrix `name` with rows of `cols` elements.
 pub fn matrix_type(target: Target, config: &ModelConfig, name: TensorName, cols: u64) -> DType {
-    dtype_of(target, config, Matrix { name, cols })
-}
-
-/// A matrix, as far as the rules look at it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Matrix {
-    pub(crate) name: TensorName,
-    /// Elements of a row.
-    pub(crate) cols: u64,
-}
-
-/// The type a matrix gets in a file of type `target`.
-pub(crate) fn dtype_of(target: Target, config: &ModelConfig, matrix: Matrix) -> DType {
     if !target.dtype().is_quantised() {
         return target.dtype();
     }
-    that_fits(wanted(target, config, matrix), matrix.cols)
+    that_fits(wanted(target, config, name, cols), cols)
 }
 
-fn wanted(target: Target, config: &ModelConfig, matrix: Matrix) -> DType {
+fn wanted(target: Target, config: &ModelConfig, name: TensorName, cols: u64) -> DType {
     let usual = target.dtype();
     let is_mix = matches!(target, Target::Q4_K_M | Target::Q5_K_M);
-    match matrix.name {
-        TensorName::Head => head(usual, matrix.cols),
-        TensorName::Embedding if config.tied => head(usual, matrix.cols),
+    match name {
+        TensorName::Head => head(usual, cols),
+        TensorName::Embedding if config.tied => head(usual, cols),
         TensorName::Layer(i, LayerTensor::V | LayerTensor::Down)
             if is_mix && has_more_bits(i, config.layers) =>
         {
@@ -110,7 +97,7 @@ mod tests {
 
     /// The types of a tensor's layers, one letter each: what `llama-quantize` printed for such a model.
     fn layers(target: Target, config: &ModelConfig, tensor: LayerTensor, cols: u64) -> String {
-        let dtype = |i| dtype_of(target, config, Matrix { name: TensorName::Layer(i, tensor), cols });
+        let dtype = |i| matrix_type(target, config, TensorName::Layer(i, tensor), cols);
         (0..config.layers).map(|i| dtype(i).to_string().chars().nth(1).unwrap_or('?')).collect()
     }
 
@@ -125,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_head_has_six_bits_at_least_and_a_table_only_if_it_is_the_head() {
-        let of = |target, tied, name| dtype_of(target, &config(8, tied), Matrix { name, cols: 256 });
+        let of = |target, tied, name| matrix_type(target, &config(8, tied), name, 256);
         for target in [Target::Q4_0, Target::Q4_K_M, Target::Q6_K] {
             assert_eq!(of(target, false, TensorName::Head), DType::Q6_K);
             assert_eq!(of(target, true, TensorName::Embedding), DType::Q6_K);
@@ -138,7 +125,7 @@ mod tests {
     #[test]
     fn rows_that_fill_no_block_get_what_llama_cpp_gives_them() {
         let config = config(8, false);
-        let of = |target, name, cols| dtype_of(target, &config, Matrix { name, cols });
+        let of = |target, name, cols| matrix_type(target, &config, name, cols);
         let q = TensorName::Layer(3, LayerTensor::Q);
         let first_down = TensorName::Layer(0, LayerTensor::Down);
         assert_eq!(of(Target::Q4_K_M, q, 96), DType::Q5_0);

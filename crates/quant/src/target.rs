@@ -5,40 +5,25 @@ use std::str::FromStr;
 
 use exo_types::DType;
 
-/// A type of file. Names are llama.cpp's; the `_M` ones give some matrices more bits than others.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[allow(missing_docs)] // the names are the documentation
-#[allow(non_camel_case_types)]
-pub enum Target {
-    F32,
-    BF16,
-    F16,
-    Q8_0,
-    Q6_K,
-    Q5_K_M,
-    Q4_K_M,
-    Q4_0,
+exo_types::enum_with_all! {
+    /// A type of file, the largest first. Names are llama.cpp's; the `_M` ones give some matrices more bits
+    /// than others.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[allow(missing_docs)] // the names are the documentation
+    #[allow(non_camel_case_types)]
+    pub enum Target {
+        F32,
+        BF16,
+        F16,
+        Q8_0,
+        Q6_K,
+        Q5_K_M,
+        Q4_K_M,
+        Q4_0,
+    }
 }
 
 impl Target {
-    /// Every target, the largest file first.
-    pub const ALL: [Self; 8] =
-        [Self::F32, Self::BF16, Self::F16, Self::Q8_0, Self::Q6_K, Self::Q5_K_M, Self::Q4_K_M, Self::Q4_0];
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "F32",
-            Self::BF16 => "BF16",
-            Self::F16 => "F16",
-            Self::Q8_0 => "Q8_0",
-            Self::Q6_K => "Q6_K",
-            Self::Q5_K_M => "Q5_K_M",
-            Self::Q4_K_M => "Q4_K_M",
-            Self::Q4_0 => "Q4_0",
-        }
-    }
-
     /// The type that most matrices get.
     pub const fn dtype(self) -> DType {
         match self {
@@ -70,7 +55,7 @@ impl Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        write!(f, "{self:?}")
     }
 }
 
@@ -83,7 +68,7 @@ pub struct UnknownTarget {
 }
 
 fn names() -> String {
-    Target::ALL.map(Target::name).join(", ")
+    Target::ALL.map(|target| target.to_string()).join(", ")
 }
 
 impl FromStr for Target {
@@ -96,7 +81,7 @@ impl FromStr for Target {
             name => name,
         };
         let unknown = || UnknownTarget { word: word.chars().take(40).collect() };
-        Self::ALL.into_iter().find(|target| target.name() == name).ok_or_else(unknown)
+        Self::ALL.into_iter().find(|target| target.to_string() == name).ok_or_else(unknown)
     }
 }
 
@@ -107,7 +92,7 @@ mod tests {
     #[test]
     fn targets_are_named_in_either_case_and_others_are_listed() {
         for target in Target::ALL {
-            assert_eq!(target.name().to_lowercase().parse(), Ok(target));
+            assert_eq!(target.to_string().to_lowercase().parse(), Ok(target));
         }
         assert_eq!("q4_k".parse(), Ok(Target::Q4_K_M));
         let error = "q2_k".parse::<Target>().unwrap_err().to_string();

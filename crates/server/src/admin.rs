@@ -5,14 +5,17 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Extension;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Extension, Router};
 use exo_api::fits::FitsQuery;
 use exo_api::{
-    AddModelRequest, AdminError, AdmitRequest, DrainRequest, InviteRequest, JoinRequest, JoinWindowRequest,
-    KeepModelRequest, ModelCheckRequest, PlaceRequest, PlanQuery, ReplanRequest, RoleRequest,
+    AddModelRequest, AdminError, AdmitRequest, DoctorQuery, DrainRequest, HubLoginRequest, HubSearchRequest,
+    HubShowRequest, InviteRequest, JoinRequest, JoinWindowRequest, KeepModelRequest, LogLevelRequest,
+    LogQuery, ModelCheckRequest, PlaceRequest, PlanQuery, PullRequest, ReplanRequest, RoleRequest,
+    SeriesQuery, SilenceRequest, UpdateQuery,
 };
 use exo_stdx::unix_s;
 use exo_types::{InstanceId, ParseIdError};
@@ -22,7 +25,7 @@ use serde::Serialize;
 use crate::app::App;
 use crate::body::{JsonBody, NoBody, json};
 use crate::encode::push_event;
-use crate::errors::{Answer, ApiError, Path};
+use crate::errors::{Answer, ApiError, Path, Query};
 use crate::guard::Caller;
 use crate::live::{Scope, for_viewers};
 use crate::sse::event_stream;
@@ -32,14 +35,86 @@ use crate::ticket::request_id;
 const ADD_MAX: Duration = Duration::from_secs(3600);
 
 /// Answers with what an administrative call gives.
-pub async fn shown<T: Serialize>(app: &App, call: impl Future<Output = Result<T, AdminError>>) -> Answer {
+async fn shown<T: Serialize>(app: &App, call: impl Future<Output = Result<T, AdminError>>) -> Answer {
     Ok(json(&app.admin(call).await?))
 }
 
 /// Answers that an administrative call is done.
-pub async fn done(app: &App, call: impl Future<Output = Result<(), AdminError>>) -> Answer {
+async fn done(app: &App, call: impl Future<Output = Result<(), AdminError>>) -> Answer {
     app.admin(call).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Routes, each with the parts of a request that it takes and the call of the node that answers it.
+macro_rules! routes {
+    ($app:ident; $($method:ident $path:literal $($part:ident $(($name:ident: $type:ty))?),*
+        => $answer:ident $call:expr;)*) => {
+        Router::new()$(.route($path, $method(
+            |State($app): State<Arc<App>> $(, $part $(($name))?: $part $(<$type>)?)*| async move {
+                $answer(&$app, $call).await
+            },
+        )))*
+    };
+}
+
+/// The routes that pass a call on to the node, and what it gives back.
+pub fn routes() -> Router<Arc<App>> {
+    routes! { app;
+        post   "/exo/v1/plan" JsonBody(query: PlanQuery) => shown app.facade.plan(query);
+        get    "/exo/v1/fits" => shown app.facade.fits(FitsQuery::default());
+        post   "/exo/v1/fits" JsonBody(query: FitsQuery) => shown app.facade.fits(query);
+        post   "/exo/v1/instances/{instance}/replan" Path(id: String), JsonBody(replan: ReplanRequest)
+            => shown app.facade.replan(parse("instance", &id)?, replan);
+        delete "/exo/v1/instances/{instance}" Path(id: String)
+            => done app.facade.unload(parse("instance", &id)?);
+
+        get    "/exo/v1/members" => shown app.facade.members();
+        post   "/exo/v1/members" JsonBody(admit: AdmitRequest)
+            => shown app.facade.admit_member(parse("node", &admit.node)?);
+        delete "/exo/v1/members/{node}" Path(node: String)
+            => done app.facade.remove_member(parse("node", &node)?);
+        post   "/exo/v1/members/{node}/role" Path(node: String), JsonBody(wanted: RoleRequest)
+            => done app.facade.set_role(parse("node", &node)?, wanted.role);
+        post   "/exo/v1/members/{node}/drain" Path(node: String), JsonBody(wanted: DrainRequest)
+            => done app.facade.drain(parse("node", &node)?, wanted.drain);
+        delete "/exo/v1/join_requests/{node}" Path(node: String)
+            => done app.facade.refuse_node(parse("node", &node)?);
+        post   "/exo/v1/join_window" JsonBody(wanted: JoinWindowRequest)
+            => done app.facade.open_join_window(wanted.minutes);
+        delete "/exo/v1/join_window" => done app.facade.shut_join_window();
+        post   "/exo/v1/invites" JsonBody(invite: InviteRequest) => shown app.facade.invite(invite);
+        post   "/exo/v1/join" JsonBody(join: JoinRequest) => shown app.facade.join(join);
+
+        get    "/exo/v1/models" => shown app.facade.models();
+        get    "/exo/v1/models/{*model}" Path(model: String) => shown app.facade.model(model);
+        delete "/exo/v1/models/{*model}" Path(model: String) => done app.facade.remove_model(model);
+        post   "/exo/v1/kept_models" JsonBody(keep: KeepModelRequest)
+            => shown app.facade.keep_model(keep.model, keep.kept);
+        post   "/exo/v1/model_checks" JsonBody(check: ModelCheckRequest)
+            => shown app.facade.check_model(check.model);
+
+        post   "/exo/v1/pulls" JsonBody(pull: PullRequest) => shown app.facade.downloads().start(pull);
+        delete "/exo/v1/pulls/{pull}" Path(id: String) => done app.facade.downloads().cancel(id);
+        post   "/exo/v1/hub/search" JsonBody(search: HubSearchRequest)
+            => shown app.facade.downloads().search(search);
+        post   "/exo/v1/hub/show" JsonBody(show: HubShowRequest) => shown app.facade.downloads().show(show);
+        post   "/exo/v1/hub/updates" JsonBody(query: UpdateQuery)
+            => shown app.facade.downloads().updates(query);
+        post   "/exo/v1/hub/prune" NoBody => shown app.facade.downloads().prune();
+        post   "/exo/v1/hub/login" JsonBody(login: HubLoginRequest)
+            => done app.facade.downloads().login(login);
+        delete "/exo/v1/hub/login" => done app.facade.downloads().logout();
+        get    "/exo/v1/found" => shown app.facade.downloads().found();
+
+        get    "/exo/v1/telemetry" => shown app.facade.telemetry();
+        get    "/exo/v1/series" Query(asked: SeriesQuery) => shown app.facade.series(asked);
+        get    "/exo/v1/alerts" => shown app.facade.alerts();
+        post   "/exo/v1/alerts/silence" JsonBody(silence: SilenceRequest) => done app.facade.silence(silence);
+        get    "/exo/v1/logs" Query(asked: LogQuery) => shown app.facade.logs(asked);
+        post   "/exo/v1/logs/level" JsonBody(wanted: LogLevelRequest)
+            => done app.facade.raise_log_level(wanted);
+        get    "/exo/v1/doctor" Query(asked: DoctorQuery) => shown app.facade.doctor(asked.of);
+    }
 }
 
 /// `GET /exo/v1/cluster`
@@ -95,35 +170,6 @@ pub async fn place(State(app): State<Arc<App>>, JsonBody(place): JsonBody<PlaceR
     Ok(json(&app.admin_whole(app.options.admin_timeout, placing).await?))
 }
 
-/// `POST /exo/v1/plan`
-pub async fn plan(State(app): State<Arc<App>>, JsonBody(query): JsonBody<PlanQuery>) -> Answer {
-    shown(&app, app.facade.plan(query)).await
-}
-
-/// `GET /exo/v1/fits`
-pub async fn fits(State(app): State<Arc<App>>) -> Answer {
-    shown(&app, app.facade.fits(FitsQuery::default())).await
-}
-
-/// `POST /exo/v1/fits`
-pub async fn fits_one(State(app): State<Arc<App>>, JsonBody(query): JsonBody<FitsQuery>) -> Answer {
-    shown(&app, app.facade.fits(query)).await
-}
-
-/// `POST /exo/v1/instances/{instance}/replan`
-pub async fn replan(
-    State(app): State<Arc<App>>,
-    Path(id): Path<String>,
-    JsonBody(replan): JsonBody<ReplanRequest>,
-) -> Answer {
-    shown(&app, app.facade.replan(parse("instance", &id)?, replan)).await
-}
-
-/// `DELETE /exo/v1/instances/{instance}`
-pub async fn unload(State(app): State<Arc<App>>, Path(id): Path<String>) -> Answer {
-    done(&app, app.facade.unload(parse("instance", &id)?)).await
-}
-
 /// `GET /exo/v1/requests`
 pub async fn requests(State(app): State<Arc<App>>) -> Answer {
     let mut running = app.admin(app.facade.requests()).await?;
@@ -156,72 +202,6 @@ pub async fn retry_device(
     done(&app, app.facade.retry_device(parse("node", &node)?, device)).await
 }
 
-/// `GET /exo/v1/members`
-pub async fn members(State(app): State<Arc<App>>) -> Answer {
-    shown(&app, app.facade.members()).await
-}
-
-/// `POST /exo/v1/members`
-pub async fn admit(State(app): State<Arc<App>>, JsonBody(admit): JsonBody<AdmitRequest>) -> Answer {
-    shown(&app, app.facade.admit_member(parse("node", &admit.node)?)).await
-}
-
-/// `DELETE /exo/v1/join_requests/{node}`
-pub async fn refuse(State(app): State<Arc<App>>, Path(node): Path<String>) -> Answer {
-    done(&app, app.facade.refuse_node(parse("node", &node)?)).await
-}
-
-/// `POST /exo/v1/join_window`
-pub async fn open_join_window(
-    State(app): State<Arc<App>>,
-    JsonBody(wanted): JsonBody<JoinWindowRequest>,
-) -> Answer {
-    done(&app, app.facade.open_join_window(wanted.minutes)).await
-}
-
-/// `DELETE /exo/v1/join_window`
-pub async fn shut_join_window(State(app): State<Arc<App>>) -> Answer {
-    done(&app, app.facade.shut_join_window()).await
-}
-
-/// `DELETE /exo/v1/members/{node}`
-pub async fn remove_member(State(app): State<Arc<App>>, Path(node): Path<String>) -> Answer {
-    done(&app, app.facade.remove_member(parse("node", &node)?)).await
-}
-
-/// `POST /exo/v1/members/{node}/role`
-pub async fn set_role(
-    State(app): State<Arc<App>>,
-    Path(node): Path<String>,
-    JsonBody(wanted): JsonBody<RoleRequest>,
-) -> Answer {
-    done(&app, app.facade.set_role(parse("node", &node)?, wanted.role)).await
-}
-
-/// `POST /exo/v1/members/{node}/drain`
-pub async fn drain(
-    State(app): State<Arc<App>>,
-    Path(node): Path<String>,
-    JsonBody(wanted): JsonBody<DrainRequest>,
-) -> Answer {
-    done(&app, app.facade.drain(parse("node", &node)?, wanted.drain)).await
-}
-
-/// `POST /exo/v1/invites`
-pub async fn invite(State(app): State<Arc<App>>, JsonBody(invite): JsonBody<InviteRequest>) -> Answer {
-    shown(&app, app.facade.invite(invite)).await
-}
-
-/// `POST /exo/v1/join`
-pub async fn join(State(app): State<Arc<App>>, JsonBody(join): JsonBody<JoinRequest>) -> Answer {
-    shown(&app, app.facade.join(join)).await
-}
-
-/// `GET /exo/v1/models`
-pub async fn models(State(app): State<Arc<App>>) -> Answer {
-    shown(&app, app.facade.models()).await
-}
-
 /// `POST /exo/v1/models`
 pub async fn add_model(State(app): State<Arc<App>>, JsonBody(add): JsonBody<AddModelRequest>) -> Answer {
     let facade = app.facade.clone();
@@ -234,27 +214,19 @@ pub async fn model_checks(State(app): State<Arc<App>>) -> Response {
     json(&app.facade.model_checks())
 }
 
-/// `POST /exo/v1/model_checks`
-pub async fn check_model(
-    State(app): State<Arc<App>>,
-    JsonBody(check): JsonBody<ModelCheckRequest>,
-) -> Answer {
-    shown(&app, app.facade.check_model(check.model)).await
+/// `GET /exo/v1/pulls`
+pub async fn pulls(State(app): State<Arc<App>>) -> Response {
+    json(&app.facade.downloads().list())
 }
 
-/// `GET /exo/v1/models/{model}`
-pub async fn model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Answer {
-    shown(&app, app.facade.model(model)).await
+/// `POST /exo/v1/pulls/{pull}/pause`
+pub async fn pause_pull(State(app): State<Arc<App>>, Path(id): Path<String>, _: NoBody) -> Answer {
+    Ok(json(&app.facade.downloads().pause(&id)?))
 }
 
-/// `DELETE /exo/v1/models/{model}`
-pub async fn remove_model(State(app): State<Arc<App>>, Path(model): Path<String>) -> Answer {
-    done(&app, app.facade.remove_model(model)).await
-}
-
-/// `POST /exo/v1/kept_models`
-pub async fn keep_model(State(app): State<Arc<App>>, JsonBody(keep): JsonBody<KeepModelRequest>) -> Answer {
-    shown(&app, app.facade.keep_model(keep.model, keep.kept)).await
+/// `POST /exo/v1/pulls/{pull}/resume`
+pub async fn resume_pull(State(app): State<Arc<App>>, Path(id): Path<String>, _: NoBody) -> Answer {
+    Ok(json(&app.facade.downloads().resume(&id)?))
 }
 
 /// `POST /exo/v1/shutdown`

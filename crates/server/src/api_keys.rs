@@ -2,8 +2,9 @@
 //! serve.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use exo_stdx::Mutex;
 use exo_types::Principal;
 
 /// An API key, as its hash: what is stored cannot be used as a key.
@@ -44,7 +45,7 @@ impl ApiKey {
 
 /// All keys of a node. Every copy sees a change at once; requests that run are not touched by it.
 #[derive(Clone, Default)]
-pub struct ApiKeys(Arc<RwLock<Keys>>);
+pub struct ApiKeys(Arc<Mutex<Keys>>);
 
 #[derive(Default)]
 struct Keys {
@@ -66,7 +67,7 @@ impl From<Vec<ApiKey>> for ApiKeys {
 impl ApiKeys {
     /// From now on these are let in, each with the name of its holder, and no others.
     pub fn replace(&self, keys: Vec<(ApiKey, Option<String>)>) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         all.are_needed |= !keys.is_empty();
         all.keys = keys.iter().map(|(key, _)| *key).collect();
         all.names.extend(keys.into_iter().filter_map(|(key, name)| Some((key.principal().label(), name?))));
@@ -74,12 +75,12 @@ impl ApiKeys {
 
     /// Whether a client needs a key.
     pub fn are_needed(&self) -> bool {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).are_needed
+        self.0.lock().are_needed
     }
 
     /// The key among these that the client has shown.
     pub(crate) fn find(&self, given: &[ApiKey]) -> Option<ApiKey> {
-        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner).keys.clone();
+        let keys = self.0.lock().keys.clone();
         let matches = |key: &ApiKey| given.iter().fold(false, |any, given| any | given.matches(key));
         // No early exit: how long it takes must not tell which key it is.
         keys.iter().fold(None, |known, key| if matches(key) { Some(*key) } else { known })
@@ -87,7 +88,7 @@ impl ApiKeys {
 
     /// Writes the name of who asked where a view has the beginning of a key's hash.
     pub(crate) fn name(&self, principal: &mut String) {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = self.0.lock();
         if let Some(name) = all.names.get(principal) {
             principal.clone_from(name);
         }

@@ -8,7 +8,7 @@ use exo_api::openai::{ChatChunk, ChatCompletion};
 use exo_api::summary::TokenLogprob;
 use exo_api::{Delta, FinishReason, GenerateEvent, Summary, TokenPiece};
 
-use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, push_done, usage};
+use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, push_done};
 
 /// Chunks of a streamed answer.
 pub struct ChatChunks {
@@ -61,7 +61,7 @@ impl ChatChunks {
     fn usage_chunk(&self, summary: &Summary) -> ChatChunk {
         ChatChunk {
             system_fingerprint: fingerprint(&summary.kernels),
-            usage: Some(usage(summary)),
+            usage: Some(summary.usage.into()),
             exo: Some(self.head.exo(summary)),
             ..self.chunk(Vec::new())
         }
@@ -192,7 +192,7 @@ impl Whole for ChatWhole {
             model: self.head.model.clone(),
             system_fingerprint: fingerprint(&summary.kernels),
             choices: (0..).zip(self.choices).map(choice).collect::<Option<_>>()?,
-            usage: usage(summary),
+            usage: summary.usage.into(),
             exo: self.head.exo(summary),
         })
     }

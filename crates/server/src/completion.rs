@@ -4,7 +4,7 @@ use exo_api::openai::Completion;
 use exo_api::openai::completion_response::{CompletionChoice, CompletionLogprobs, TextOffset};
 use exo_api::{Delta, GenerateEvent, Summary};
 
-use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, push_done, usage};
+use crate::encode::{Chunks, Head, Whole, fingerprint, push_data, push_done};
 
 /// Chunks of a streamed answer.
 pub struct CompletionChunks {
@@ -104,7 +104,7 @@ impl CompletionState {
     fn end(&self, choices: Vec<CompletionChoice>, summary: &Summary) -> Completion {
         Completion {
             system_fingerprint: fingerprint(&summary.kernels),
-            usage: Some(usage(summary)),
+            usage: Some(summary.usage.into()),
             exo: Some(self.head.exo(summary)),
             ..self.answer(choices)
         }

@@ -4,8 +4,9 @@
 //! others like it: the oldest of them makes place. Who shows its key keeps its slot until it leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use exo_stdx::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// The slots of one listener.
@@ -39,7 +40,7 @@ impl ConnectionSlots {
 
     /// A slot that another connection cannot take, if there is a free one.
     pub fn take(self: &Arc<Self>) -> Option<ConnectionSlot> {
-        let mut taken = self.taken();
+        let mut taken = self.taken.lock();
         if taken.count() >= self.slots_max {
             return None;
         }
@@ -51,7 +52,7 @@ impl ConnectionSlots {
     /// A slot for a connection that has shown no key yet. If there is no other, the oldest connection without
     /// a key loses its slot; `None` if there is none of those.
     pub fn take_keyless(self: &Arc<Self>) -> Option<ConnectionSlot> {
-        let mut taken = self.taken();
+        let mut taken = self.taken.lock();
         if taken.keyless.len() >= self.keyless_max || taken.count() >= self.slots_max {
             let (_, oldest) = taken.keyless.pop_first()?;
             oldest.cancel();
@@ -63,11 +64,6 @@ impl ConnectionSlots {
 
     fn slot(self: &Arc<Self>, number: u64, lost: CancellationToken) -> ConnectionSlot {
         ConnectionSlot { slots: self.clone(), number, lost }
-    }
-
-    fn taken(&self) -> MutexGuard<'_, TakenSlots> {
-        // Nothing panics between two changes that belong together.
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -85,7 +81,7 @@ impl TakenSlots {
 impl ConnectionSlot {
     /// The connection has shown a key: it keeps its slot.
     pub fn keep(&self) {
-        let mut taken = self.slots.taken();
+        let mut taken = self.slots.taken.lock();
         if taken.keyless.remove(&self.number).is_some() {
             taken.kept.insert(self.number);
         }
@@ -94,7 +90,7 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        let mut taken = self.slots.taken();
+        let mut taken = self.slots.taken.lock();
         taken.keyless.remove(&self.number);
         taken.kept.remove(&self.number);
     }

@@ -1,7 +1,6 @@
 //! From the node's events to OpenAI's chunks and answers: what both endpoints share.
 
 use exo_api::anthropic::MessageEvent;
-use exo_api::openai::UsageBody;
 use exo_api::{ExoSummary, GenerateEvent, Summary};
 use serde::Serialize;
 
@@ -30,11 +29,6 @@ impl Head {
 /// The kernel families as OpenAI's `system_fingerprint`.
 pub fn fingerprint(kernels: &[String]) -> Option<String> {
     (!kernels.is_empty()).then(|| kernels.join("+"))
-}
-
-/// The usage in OpenAI's shape.
-pub fn usage(summary: &Summary) -> UsageBody {
-    summary.usage.into()
 }
 
 /// Server-sent events.

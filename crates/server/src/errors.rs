@@ -3,7 +3,7 @@
 
 use axum::Json;
 use axum::extract::FromRequestParts;
-use axum::extract::rejection::PathRejection;
+use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::header::{CONNECTION, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
@@ -14,6 +14,7 @@ use exo_api::openai::{ErrorBody, ErrorDetail};
 use exo_api::{AdminError, BadParam, GenerateError, RequestPart};
 use exo_types::{FailureKind, RequestId};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::dialect::Dialect;
 
@@ -187,6 +188,21 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let axum::extract::Path(part) = axum::extract::Path::from_request_parts(parts, state).await?;
         Ok(Self(part))
+    }
+}
+
+/// What stands behind the question mark, likewise.
+pub struct Query<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let invalid = |bad: QueryRejection| {
+            ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", bad.body_text())
+        };
+        let asked = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        asked.map(|axum::extract::Query(asked)| Self(asked)).map_err(invalid)
     }
 }
 

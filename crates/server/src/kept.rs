@@ -2,10 +2,10 @@
 //! for all.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use exo_api::responses::Response;
 use exo_api::{ChatMessage, ToolCall};
+use exo_stdx::Mutex;
 use exo_types::Principal;
 
 /// About what a message takes beside its texts.
@@ -58,7 +58,7 @@ impl KeptResponses {
         if bytes > self.bytes_max {
             return;
         }
-        let mut all = self.all();
+        let mut all = self.all.lock();
         all.push(principal, KeptResponse { id, json, conversation, bytes });
         while all.bytes > self.bytes_max {
             let largest = all.by_principal.iter().max_by_key(|(_, shelf)| shelf.bytes);
@@ -85,19 +85,14 @@ impl KeptResponses {
 
     /// Keeps a response no longer; whether it was there.
     pub fn forget(&self, principal: Principal, id: &str) -> bool {
-        let mut all = self.all();
+        let mut all = self.all.lock();
         let shelf = all.by_principal.get(&principal.0);
         let place = shelf.and_then(|shelf| shelf.kept.iter().position(|kept| kept.id == id));
         place.is_some_and(|place| all.remove(principal, place))
     }
 
     fn find<T>(&self, principal: Principal, id: &str, take: impl Fn(&KeptResponse) -> T) -> Option<T> {
-        self.all().by_principal.get(&principal.0)?.kept.iter().find(|kept| kept.id == id).map(take)
-    }
-
-    fn all(&self) -> MutexGuard<'_, All> {
-        // Nothing panics between two changes that belong together.
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().by_principal.get(&principal.0)?.kept.iter().find(|kept| kept.id == id).map(take)
     }
 }
 

@@ -6,12 +6,13 @@
 //! Start reading at [`Live::stream`].
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use exo_api::live::{ChangeFilter, changes};
 use exo_api::{AlertView, Change, ClusterView, DeltaEvent, EndEvent, EndReason, Facade, SnapshotEvent};
+use exo_stdx::Mutex;
 use exo_stdx::unix_ms;
 use futures_util::{Stream, StreamExt, stream};
 use tokio::sync::watch;
@@ -120,7 +121,7 @@ impl Live {
             news: self.shared.last.subscribe(),
             position: after
                 .and_then(|id| position(id, run))
-                .filter(|had| self.shared.state().remembers(*had)),
+                .filter(|had| self.shared.state.lock().remembers(*had)),
             run,
             scope,
             ended,
@@ -138,7 +139,7 @@ impl Live {
 
     /// Counts a reader, and starts the task if there is none. The number of its run.
     fn start(&self, facade: &Arc<dyn Facade>) -> u64 {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.readers += 1;
         if let Some(run) = state.run {
             return run;
@@ -153,7 +154,7 @@ impl Live {
                 () = shared.watch(facade) => {}
                 () = stopping.cancelled() => {}
             }
-            shared.state().forget(run);
+            shared.state.lock().forget(run);
             shared.last.send_modify(|_| {});
         });
         run
@@ -161,11 +162,6 @@ impl Live {
 }
 
 impl LiveInner {
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Makes events of what the node shows, until nobody has read for a while or the node ends.
     async fn watch(&self, facade: Arc<dyn Facade>) {
         let mut views = facade.watch();
@@ -203,7 +199,7 @@ impl LiveInner {
 
     /// Whether somebody reads or has read lately. If not, all is forgotten.
     fn is_wanted(&self, at: Instant, read_last: &mut Instant) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.readers > 0 {
             *read_last = at;
         }
@@ -220,7 +216,7 @@ impl LiveInner {
     /// Makes an event of what changed. Its bytes; 0 if nothing did.
     fn publish(&self, now: &ClusterView, wanted: ChangeFilter) -> usize {
         let (mut event, run, number) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let Some(shown) = &state.shown else {
                 state.shown = Some(Arc::new(now.clone()));
                 drop(state);
@@ -239,7 +235,7 @@ impl LiveInner {
         let for_viewers =
             if event.changes == changes { whole.clone() } else { encode("delta", run, number, &event) };
         let bytes = whole.len();
-        self.state().push(SentEvent { number, whole, for_viewers }, changes, self.bytes_max);
+        self.state.lock().push(SentEvent { number, whole, for_viewers }, changes, self.bytes_max);
         self.last.send_replace(number);
         bytes
     }
@@ -347,7 +343,7 @@ struct ReaderSlot(Arc<LiveInner>);
 
 impl Drop for ReaderSlot {
     fn drop(&mut self) {
-        let mut state = self.0.state();
+        let mut state = self.0.state.lock();
         state.readers = state.readers.saturating_sub(1);
     }
 }
@@ -396,7 +392,7 @@ impl Reader {
     /// What is there that this reader has not had.
     fn look(&mut self) -> Next {
         let shared = self.slot.0.clone();
-        let state = shared.state();
+        let state = shared.state.lock();
         if state.run != Some(self.run) {
             return Next::End(EndReason::Stopping);
         }
@@ -509,7 +505,7 @@ mod tests {
         assert!(text(slow.next().await).contains("event: snapshot"));
         for number in 1..50 {
             shared.publish(&view(&number.to_string()), ChangeFilter::default());
-            assert!(shared.state().bytes <= 1000);
+            assert!(shared.state.lock().bytes <= 1000);
         }
         assert_eq!(text(slow.next().await), "event: end\ndata: {\"reason\":\"slow\"}\n\n");
         assert!(slow.next().await.is_none());

@@ -11,8 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE, HOST};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -22,8 +21,7 @@ use serde::Deserialize;
 use self::gather::{Scope, gather, labels_of};
 use crate::app::App;
 use crate::body::json;
-use crate::errors::ApiError;
-use crate::telemetry::taken;
+use crate::errors::{ApiError, Query};
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 const OPEN_METRICS: HeaderValue =
@@ -41,14 +39,14 @@ pub struct MetricsQuery {
 /// `GET /metrics`
 pub async fn metrics(
     State(app): State<Arc<App>>,
-    asked: Result<Query<MetricsQuery>, QueryRejection>,
+    Query(asked): Query<MetricsQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let mut view = app.admin(app.facade.cluster()).await?;
     // A silence counts at once.
     view.alerts = app.admin(app.facade.alerts()).await?;
     let told = app.admin(app.facade.telemetry()).await?;
-    let scope = scope(taken(asked)?, &view, &told)?;
+    let scope = scope(asked, &view, &told)?;
     let samples = gather(&view, &told, &scope);
     let (text, kind) = match is_open_metrics(&headers) {
         true => (samples.open_metrics(), OPEN_METRICS),

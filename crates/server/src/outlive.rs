@@ -9,11 +9,12 @@
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use bytes::{Bytes, BytesMut};
+use exo_stdx::Mutex;
 use exo_types::{Principal, RequestId};
 use futures_util::{Stream, stream};
 use tokio::sync::watch;
@@ -101,7 +102,8 @@ impl Outliving {
             // Who has most of them gives place first: oneself, where one has one's share.
             let has_share = of(principal) >= OF_ONE_MAX;
             let may_go = |answer: &&Arc<OutlivingAnswer>| !has_share || answer.principal == principal;
-            let ended = all.iter().filter(may_go).filter_map(|answer| Some((answer, answer.state().ended?)));
+            let ended =
+                all.iter().filter(may_go).filter_map(|answer| Some((answer, answer.state.lock().ended?)));
             let (oldest, _) = ended.min_by_key(|(answer, ended)| (Reverse(of(answer.principal)), *ended))?;
             let oldest = oldest.clone();
             all.retain(|answer| !Arc::ptr_eq(answer, &oldest));
@@ -133,10 +135,9 @@ impl Outliving {
     }
 
     fn all(&self) -> MutexGuard<'_, Vec<Arc<OutlivingAnswer>>> {
-        // Nothing panics between two changes that belong together.
-        let mut all = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.answers.lock();
         all.retain(|answer| {
-            let is_over = answer.state().ended.is_some_and(|ended| ended.elapsed() >= KEPT_FOR);
+            let is_over = answer.state.lock().ended.is_some_and(|ended| ended.elapsed() >= KEPT_FOR);
             if is_over {
                 answer.forget_events();
             }
@@ -167,7 +168,7 @@ impl OutlivingAnswer {
 
     /// Keeps an event, and forgets the first ones of a long answer.
     pub fn push(&self, text: String, positions: Option<Positions>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
         state.bytes += text.len() + EVENT_BYTES;
@@ -183,18 +184,18 @@ impl OutlivingAnswer {
 
     /// Sets the reason why nothing comes; readers are told with the next keep-alive.
     pub fn set_wait_reason(&self, reason: Option<&str>) {
-        self.state().waits_for = reason.map(str::to_owned);
+        self.state.lock().waits_for = reason.map(str::to_owned);
     }
 
     /// Nothing comes any more.
     pub fn end(&self) {
-        self.state().ended = Some(Instant::now());
+        self.state.lock().ended = Some(Instant::now());
         self.news.send_modify(|events| *events += 1);
     }
 
     /// Frees what it takes: readers that are still at it, however slowly, hold the answer itself.
     fn forget_events(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.events, state.bytes) = (VecDeque::new(), 0);
     }
 
@@ -204,7 +205,7 @@ impl OutlivingAnswer {
         after: &Positions,
         keep_alive_every: Duration,
     ) -> Result<impl Stream<Item = Bytes> + Send + 'static + use<>, ApiError> {
-        let state = self.state();
+        let state = self.state.lock();
         let first = state.events.front().map_or(state.next, |event| event.number);
         let is_had = |event: &&Event| event.positions.as_ref().is_some_and(|at| after.reach(at));
         let had = state.events.iter().rev().find(is_had);
@@ -228,11 +229,6 @@ impl OutlivingAnswer {
             let bytes = reader.next().await?;
             Some((bytes, reader))
         }))
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -262,7 +258,7 @@ impl Reader {
                 _ = self.news.changed() => {}
                 () = tokio::time::sleep_until(silent) => {
                     let mut out = String::new();
-                    self.answer.endpoint.keep_alive(self.answer.state().waits_for.as_deref(), &mut out);
+                    self.answer.endpoint.keep_alive(self.answer.state.lock().waits_for.as_deref(), &mut out);
                     return Some(out.into());
                 }
             }
@@ -273,7 +269,7 @@ impl Reader {
     /// What this reader has not had, and whether nothing follows.
     fn look(&mut self) -> (Bytes, bool) {
         let answer = self.answer.clone();
-        let state = answer.state();
+        let state = answer.state.lock();
         if state.events.front().map_or(state.next, |first| first.number) > self.next {
             self.is_cut_off = true;
             let message = match state.events.is_empty() {
@@ -365,7 +361,7 @@ mod tests {
         for n in 2..=100 {
             answer.push("x".repeat(64 << 10), Some(at(&format!("0:{n}"))));
         }
-        assert!(answer.state().bytes <= ANSWER_BYTES_MAX);
+        assert!(answer.state.lock().bytes <= ANSWER_BYTES_MAX);
         let told = slow.next().await.expect("an error");
         assert!(String::from_utf8_lossy(&told).contains("slow_reader"));
         assert!(slow.next().await.is_none());
@@ -409,7 +405,7 @@ mod tests {
         assert!(all.find(RequestId(3), &PROOF).is_none() && all.find(RequestId(12), &PROOF).is_some());
         assert!(keep(20, Principal([3; 16])).is_some());
         assert!(all.find(RequestId(12), &PROOF).is_none());
-        annas[4].state().ended = Instant::now().checked_sub(KEPT_FOR);
+        annas[4].state.lock().ended = Instant::now().checked_sub(KEPT_FOR);
         assert!(all.find(RequestId(4), &PROOF).is_none() && all.find(RequestId(5), &PROOF).is_some());
     }
 
@@ -446,7 +442,7 @@ mod tests {
         }
         answers.iter().for_each(|answer| answer.end());
         keep(99);
-        assert!(answers[0].state().events.is_empty() && answers[0].state().bytes == 0);
+        assert!(answers[0].state.lock().events.is_empty() && answers[0].state.lock().bytes == 0);
         let told = slow.next().await.expect("an error");
         let told = String::from_utf8_lossy(&told);
         assert!(told.contains("slow_reader") && told.contains("not kept any more"), "{told}");
@@ -454,9 +450,9 @@ mod tests {
         assert!(done.next().await.is_none(), "who has had all of it hears its end");
         // One whose time is over frees its memory as well.
         answers[1].push("x".to_owned(), None);
-        answers[1].state().ended = Instant::now().checked_sub(KEPT_FOR);
+        answers[1].state.lock().ended = Instant::now().checked_sub(KEPT_FOR);
         drop(all.all());
-        assert_eq!(answers[1].state().bytes, 0);
+        assert_eq!(answers[1].state.lock().bytes, 0);
     }
 
     #[test]
@@ -464,6 +460,6 @@ mod tests {
         let all = Outliving::new(32 << 20);
         let answer = all.keep(CHAT, ID, None, Principal::LOCAL, PROOF).expect("room");
         (0..100).for_each(|_| answer.push("x".repeat(64 << 10), None));
-        assert!(answer.state().bytes <= 512 << 10);
+        assert!(answer.state.lock().bytes <= 512 << 10);
     }
 }

@@ -2,13 +2,14 @@
 //! and the last that have ended. Never their text.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exo_api::telemetry::Endpoint;
 use exo_api::{
     EmbedRequest, Embeddings, FinishReason, GenerateEvent, GenerateRequest, RecentRequestView, Summary,
 };
+use exo_stdx::Mutex;
 use exo_stdx::unix_ms;
 use exo_types::{Principal, RequestId};
 use tokio::time::Instant;
@@ -65,7 +66,7 @@ impl Requests {
         principal: Principal,
     ) -> Tracked {
         let cancelled = CancellationToken::new();
-        let mut known = self.known();
+        let mut known = self.0.lock();
         ids.iter().for_each(|id| drop(known.running.insert(*id, cancelled.clone())));
         let view = RecentRequestView {
             id: ids[1].to_string(),
@@ -89,19 +90,14 @@ impl Requests {
 
     /// Ends a request; whether it runs here.
     pub fn cancel(&self, request: RequestId) -> bool {
-        let known = self.known();
+        let known = self.0.lock();
         let running = known.running.get(&request);
         running.inspect(|running| running.cancel()).is_some()
     }
 
     /// The last that have ended, the last first.
     pub fn recent(&self) -> Vec<RecentRequestView> {
-        self.known().recent.iter().cloned().collect()
-    }
-
-    fn known(&self) -> MutexGuard<'_, RequestTable> {
-        // Nothing panics between two changes that belong together.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().recent.iter().cloned().collect()
     }
 }
 
@@ -156,7 +152,7 @@ impl Tracked {
         let Some(mut view) = self.view.take() else { return };
         how.clone_into(&mut view.end);
         view.total_ms = millis(self.began.elapsed());
-        let mut known = self.all.known();
+        let mut known = self.all.0.lock();
         self.ids.iter().for_each(|id| drop(known.running.remove(id)));
         known.recent.truncate(RECENT_MAX - 1);
         known.recent.push_front(view);

@@ -21,8 +21,8 @@ use crate::connection_slots::ConnectionSlot;
 use crate::errors::ApiError;
 use crate::guard::Peer;
 use crate::{
-    admin, dashboard, dialect, downloads, entry, messages, metrics, models, ollama, openai, origins,
-    responses, resume, telemetry, tokens,
+    admin, dashboard, dialect, entry, messages, metrics, models, ollama, openai, origins, responses, resume,
+    tokens,
 };
 
 /// All routes. A test compares them with [`exo_api::endpoints::ENDPOINTS`].
@@ -79,47 +79,19 @@ pub fn router(app: Arc<App>) -> Router {
 
 /// What the owner sees and changes, and how one becomes known as the owner.
 fn administration(app: &Arc<App>) -> Router<Arc<App>> {
-    let owned = Router::new()
+    let owned = admin::routes()
         .route("/exo/v1/session", delete(entry::end_session))
         .route("/exo/v1/sessions", delete(entry::end_all_sessions))
         .route("/exo/v1/instances", post(admin::place))
-        .route("/exo/v1/instances/{instance}/replan", post(admin::replan))
-        .route("/exo/v1/instances/{instance}", delete(admin::unload))
-        .route("/exo/v1/plan", post(admin::plan))
         .route("/exo/v1/requests", get(admin::requests))
-        .route("/exo/v1/telemetry", get(telemetry::telemetry))
-        .route("/exo/v1/series", get(telemetry::series))
-        .route("/exo/v1/alerts", get(telemetry::alerts))
-        .route("/exo/v1/alerts/silence", post(telemetry::silence))
-        .route("/exo/v1/logs", get(telemetry::logs))
-        .route("/exo/v1/logs/level", post(telemetry::raise_log_level))
-        .route("/exo/v1/doctor", get(telemetry::doctor))
         .route("/exo/v1/requests/recent", get(admin::recent_requests))
         .route("/exo/v1/requests/{request}", delete(admin::cancel_request))
         .route("/exo/v1/members/{node}/devices/{device}/retry", post(admin::retry_device))
-        .route("/exo/v1/members", get(admin::members).post(admin::admit))
-        .route("/exo/v1/members/{node}", delete(admin::remove_member))
-        .route("/exo/v1/join_requests/{node}", delete(admin::refuse))
-        .route("/exo/v1/join_window", post(admin::open_join_window).delete(admin::shut_join_window))
-        .route("/exo/v1/members/{node}/role", post(admin::set_role))
-        .route("/exo/v1/members/{node}/drain", post(admin::drain))
-        .route("/exo/v1/invites", post(admin::invite))
-        .route("/exo/v1/join", post(admin::join))
-        .route("/exo/v1/models", get(admin::models).post(admin::add_model))
-        .route("/exo/v1/models/{*model}", get(admin::model).delete(admin::remove_model))
-        .route("/exo/v1/kept_models", post(admin::keep_model))
-        .route("/exo/v1/model_checks", get(admin::model_checks).post(admin::check_model))
-        .route("/exo/v1/fits", get(admin::fits).post(admin::fits_one))
-        .route("/exo/v1/pulls", get(downloads::list).post(downloads::start))
-        .route("/exo/v1/pulls/{pull}", delete(downloads::cancel))
-        .route("/exo/v1/pulls/{pull}/pause", post(downloads::pause))
-        .route("/exo/v1/pulls/{pull}/resume", post(downloads::resume))
-        .route("/exo/v1/hub/search", post(downloads::search))
-        .route("/exo/v1/hub/show", post(downloads::show))
-        .route("/exo/v1/hub/login", post(downloads::login).delete(downloads::logout))
-        .route("/exo/v1/hub/updates", post(downloads::updates))
-        .route("/exo/v1/hub/prune", post(downloads::prune))
-        .route("/exo/v1/found", get(downloads::found))
+        .route("/exo/v1/models", post(admin::add_model))
+        .route("/exo/v1/model_checks", get(admin::model_checks))
+        .route("/exo/v1/pulls", get(admin::pulls))
+        .route("/exo/v1/pulls/{pull}/pause", post(admin::pause_pull))
+        .route("/exo/v1/pulls/{pull}/resume", post(admin::resume_pull))
         .route("/exo/v1/shutdown", post(admin::shutdown))
         .route_layer(from_fn_with_state((app.clone(), Need::Secret), need));
     let shown = Router::new()

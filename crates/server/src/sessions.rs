@@ -4,14 +4,14 @@
 //! data folder, so that a session outlasts a restart and the file opens nothing. Why no cookies:
 //! decision 0046.
 //!
-//! Start reading at [`Sessions::exchange`].
+//! Start reading at [`Sessions::give_code`].
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use exo_stdx::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -99,7 +99,7 @@ impl Sessions {
     /// A code that becomes a session, once.
     pub fn give_code(&self, now: Instant, now_unix_s: u64) -> Result<String, getrandom::Error> {
         let code = random_hex()?;
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         if kept.codes.len() == CODES_MAX {
             kept.codes.pop_front();
         }
@@ -111,7 +111,7 @@ impl Sessions {
     /// Takes a code. It is good for nothing afterwards, whatever becomes of the session.
     pub fn take_code(&self, code: &str, now: Instant, now_unix_s: u64) -> Result<(), BadCode> {
         let given = ApiKey::from_key(code);
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         let known = kept.codes.iter_mut().find(|known| known.hash.matches(&given)).ok_or(BadCode::Unknown)?;
         if known.used {
             return Err(BadCode::Used);
@@ -128,7 +128,7 @@ impl Sessions {
     /// A new session, and its token. The caller sees to [`Self::save`].
     pub fn begin(&self, now_unix_s: u64) -> Result<String, getrandom::Error> {
         let token = format!("{TOKEN_PREFIX}{}", random_hex()?);
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         self.drop_idle(&mut kept, now_unix_s);
         if kept.sessions.len() >= SESSIONS_MAX {
             let oldest = (0..kept.sessions.len()).min_by_key(|i| kept.sessions[*i].used_unix_s);
@@ -163,13 +163,13 @@ impl Sessions {
     /// Whether a session that was found before still lasts. That is no use of it: a page that nobody looks at
     /// is idle.
     pub fn lasts(&self, id: SessionId, now_unix_s: u64) -> bool {
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         self.drop_idle(&mut kept, now_unix_s);
         kept.sessions.iter().any(|session| session.is(id))
     }
 
     fn touch(&self, id: SessionId, now_unix_s: u64) -> Option<bool> {
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         self.drop_idle(&mut kept, now_unix_s);
         let session = kept.sessions.iter_mut().find(|session| session.is(id))?;
         session.used_unix_s = now_unix_s;
@@ -182,13 +182,13 @@ impl Sessions {
 
     /// Ends one.
     pub fn end(&self, id: SessionId) {
-        self.kept().sessions.retain(|session| !session.is(id));
+        self.kept.lock().sessions.retain(|session| !session.is(id));
         self.tell_ended();
     }
 
     /// Ends all, and makes codes void.
     pub fn end_all(&self) {
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         kept.sessions.clear();
         kept.codes.clear();
         drop(kept);
@@ -203,8 +203,8 @@ impl Sessions {
     /// Writes the file.
     pub fn save(&self) -> io::Result<()> {
         let Some(path) = &self.path else { return Ok(()) };
-        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = serde_json::to_vec(&self.kept().sessions)?;
+        let _turn = self.writing.lock();
+        let bytes = serde_json::to_vec(&self.kept.lock().sessions)?;
         exo_stdx::replace_for_owner(path, &bytes)
     }
 
@@ -224,11 +224,6 @@ impl Sessions {
     fn tell_ended(&self) {
         self.ended.send_modify(|times| *times += 1);
     }
-
-    fn kept(&self) -> MutexGuard<'_, SessionTable> {
-        // Nothing panics between two changes that belong together.
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Session {
@@ -247,25 +242,17 @@ fn random_hex() -> Result<String, getrandom::Error> {
 /// A file that is missing or damaged costs a person one more `exo open`.
 fn read(path: &Path) -> Vec<Session> {
     let read = || -> io::Result<Vec<Session>> {
-        let about = std::fs::metadata(path)?;
-        if about.len() > FILE_BYTES_MAX {
-            return Err(io::Error::other(format!("it has {} bytes", about.len())));
-        }
-        let mut sessions: Vec<Session> = serde_json::from_slice(&std::fs::read(path)?)?;
+        let Some(bytes) = exo_stdx::read_bounded(path, FILE_BYTES_MAX)? else { return Ok(Vec::new()) };
+        let mut sessions: Vec<Session> = serde_json::from_slice(&bytes)?;
         sessions.retain(|session| ApiKey::from_hash(&session.hash).is_some());
         sessions.truncate(SESSIONS_MAX);
         sessions.iter_mut().for_each(|session| session.saved_unix_s = session.used_unix_s);
         Ok(sessions)
     };
-    match read() {
-        Ok(sessions) => sessions,
-        Err(error) => {
-            if error.kind() != io::ErrorKind::NotFound {
-                tracing::warn!(path = %path.display(), %error, "the sessions of browsers cannot be read: they have ended");
-            }
-            Vec::new()
-        }
-    }
+    read().unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "the sessions of browsers cannot be read: they have ended");
+        Vec::new()
+    })
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::response::Response;
 use exo_api::openai::{Detokenized, RenderedPrompt, Tokenized, TokensBody};
 use exo_api::{BadParam, TokenizerQuery, TokensAnswer, TokensQuestion, TokensRequest};
@@ -13,8 +12,7 @@ use serde_json::Value;
 use crate::app::App;
 use crate::body::{json, read_json};
 use crate::dialect::Dialect;
-use crate::errors::ApiError;
-use crate::telemetry::taken;
+use crate::errors::{ApiError, Query};
 
 /// `POST /tokenize`
 pub async fn tokenize(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
@@ -40,9 +38,9 @@ pub async fn apply_template(State(app): State<Arc<App>>, request: Request) -> Re
 /// `GET /tokenizer_info`
 pub async fn tokenizer_info(
     State(app): State<Arc<App>>,
-    query: Result<Query<TokenizerQuery>, QueryRejection>,
+    Query(asked): Query<TokenizerQuery>,
 ) -> Result<Response, ApiError> {
-    let model = match taken(query)?.model {
+    let model = match asked.model {
         Some(model) => model,
         None => placed_model(&app).await?,
     };

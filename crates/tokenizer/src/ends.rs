@@ -29,6 +29,6 @@ pub fn end_texts(source: &TokenizerSource, eos_ids: &[u32]) -> (Option<String>, 
     };
     let mut ends: Vec<String> = more;
     ends.extend(end.clone());
-    ends.extend(END_NAMES.map(str::to_owned));
+    ends.extend(END_NAMES.split(' ').map(str::to_owned));
     (begin, end, ends)
 }

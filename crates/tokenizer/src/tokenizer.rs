@@ -21,20 +21,9 @@ const TEXT_BYTES_MAX: usize = 2 << 20;
 const TEXT_BYTES_MAX_LOOKING_BACK: usize = 128 << 10;
 
 /// Control tokens that end an answer, by the names models give them, where the files name only some of them.
-pub(crate) const END_NAMES: [&str; 12] = [
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<end_of_turn>",
-    "<|end_of_turn|>",
-    "<end_of_utterance>",
-    "<｜end▁of▁sentence｜>",
-];
+pub(crate) const END_NAMES: &str = "\
+    <|eot_id|> <|eom_id|> <|end_of_text|> <|im_end|> <|endoftext|> <|end|> <|return|> <|call|> \
+    <end_of_turn> <|end_of_turn|> <end_of_utterance> <｜end▁of▁sentence｜>";
 
 /// Tokens around what is before a hole, between that and what is behind it, and in front of what fills it, by
 /// the names models give them.
@@ -305,7 +294,7 @@ impl Built {
 }
 
 fn end_ids(built: &Built, frame: &Frame) -> Vec<u32> {
-    let named = END_NAMES.iter().filter_map(|name| built.vocab.token_to_id(name, &built.words));
+    let named = END_NAMES.split(' ').filter_map(|name| built.vocab.token_to_id(name, &built.words));
     let named = named.filter(|&id| built.pieces.is_special(id));
     let mut ids: Vec<u32> = named.chain(frame.eos).chain(frame.eot).collect();
     ids.sort_unstable();

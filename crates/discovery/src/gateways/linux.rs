@@ -4,7 +4,8 @@ use std::path::Path;
 /// Of a route in `/proc/net/route`: it leads through a router.
 const GATEWAY: u32 = 2;
 
-pub(super) fn gateways(root: &Path) -> Vec<IpAddr> {
+/// Addresses of routers that this machine has a route through. `root` is where `/proc` is.
+pub(crate) fn gateways(root: &Path) -> Vec<IpAddr> {
     let read = |name: &str| std::fs::read_to_string(root.join("proc/net").join(name)).unwrap_or_default();
     let v4 = read("route").lines().filter_map(v4).map(IpAddr::V4).collect::<Vec<_>>();
     let v6 = read("ipv6_route").lines().filter_map(v6).map(IpAddr::V6).collect::<Vec<_>>();

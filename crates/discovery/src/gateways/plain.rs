@@ -2,6 +2,6 @@ use std::net::IpAddr;
 use std::path::Path;
 
 /// Not asked on this system.
-pub(super) fn gateways(_root: &Path) -> Vec<IpAddr> {
+pub(crate) fn gateways(_root: &Path) -> Vec<IpAddr> {
     Vec::new()
 }

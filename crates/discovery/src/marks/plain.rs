@@ -1,10 +1,11 @@
 use super::Marks;
 
 /// There are none on this system.
-pub(super) fn ask() -> Option<Marks> {
+pub(crate) fn ask() -> Option<Marks> {
     None
 }
 
-pub(super) fn adapter(address: &if_addrs::Interface) -> &str {
+/// What the system calls the adapter that has this address.
+pub(crate) fn adapter(address: &if_addrs::Interface) -> &str {
     &address.name
 }

@@ -15,14 +15,16 @@ use super::Marks;
 /// Connections that are read: a bound, far above what a machine has.
 const CONNECTIONS_MAX: usize = 256;
 
-pub(super) fn ask() -> Option<Marks> {
+/// A system that does not answer knows no network.
+pub(crate) fn ask() -> Option<Marks> {
     let marks = Com::begin().and_then(|_com| read());
     let marks =
         marks.inspect_err(|error| tracing::warn!(%error, "Windows does not tell which networks are private"));
     Some(marks.unwrap_or_default())
 }
 
-pub(super) fn adapter(address: &if_addrs::Interface) -> &str {
+/// What the system calls the adapter that has this address.
+pub(crate) fn adapter(address: &if_addrs::Interface) -> &str {
     &address.adapter_name
 }
 

@@ -1,8 +1,10 @@
 use std::path::Path;
 
+/// Whether the interface of that name is a radio; `None` where nothing tells. `root` is where `/sys` is.
+///
 /// The folder `wireless` is there where the kernel has the older calls for radios, `phy80211` with each
 /// driver that uses its newer ones.
-pub(super) fn is_wireless(root: &Path, interface: &str) -> Option<bool> {
+pub(crate) fn is_wireless(root: &Path, interface: &str) -> Option<bool> {
     // A second address may have a name of its own: `wlan0:1`.
     let interface = interface.split_once(':').map_or(interface, |(interface, _)| interface);
     let shown = root.join("sys/class/net").join(interface);

@@ -199,7 +199,10 @@ fn describe(value: &Value) -> String {
     match value {
         Value::String(text) => format!("the string `{}`", short(text)),
         Value::Array(array) => format!("an array of {} {}", array.len, array.kind),
-        other => other.as_integer().map_or_else(|| format!("a {}", other.kind()), |i| i.to_string()),
+        Value::F32(_) => "a f32".to_owned(),
+        Value::F64(_) => "a f64".to_owned(),
+        Value::Bool(_) => "a bool".to_owned(),
+        integer => integer.as_integer().unwrap_or_default().to_string(),
     }
 }
 

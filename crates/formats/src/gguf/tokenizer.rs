@@ -5,17 +5,8 @@ use crate::GgufTokenizer;
 
 /// Texts of control tokens that end a turn or a message whatever the keys say: a GGUF file has one `eos` key
 /// where a `generation_config.json` lists several ids.
-const END_TEXTS: [&str; 9] = [
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<|end_of_text|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<EOT>",
-    "</s>",
-];
+const END_TEXTS: &str = "\
+    <|eot_id|> <|eom_id|> <|end_of_text|> <|im_end|> <|endoftext|> <|end|> <end_of_turn> <EOT> </s>";
 const CONTROL: i32 = 3;
 
 /// Reads the tokenizer keys. Every list that speaks of tokens has one entry per token.
@@ -63,7 +54,7 @@ pub(super) fn ends(tokenizer: &GgufTokenizer, eom: Option<u32>) -> Vec<u32> {
     let by_key = [tokenizer.eos, tokenizer.eot, eom].into_iter().flatten();
     let kinds = tokenizer.token_types.as_deref().unwrap_or_default();
     let by_text = tokenizer.tokens.iter().zip(kinds).enumerate().filter_map(|(i, (text, kind))| {
-        let ends = *kind == CONTROL && END_TEXTS.contains(&text);
+        let ends = *kind == CONTROL && END_TEXTS.split(' ').any(|end| end == text);
         ends.then(|| u32::try_from(i).ok()).flatten()
     });
     let mut all: Vec<u32> =

@@ -84,25 +84,6 @@ pub struct Array {
 }
 
 impl Value {
-    /// What kind of value it is.
-    pub fn kind(&self) -> ValueKind {
-        match self {
-            Self::U8(_) => ValueKind::U8,
-            Self::I8(_) => ValueKind::I8,
-            Self::U16(_) => ValueKind::U16,
-            Self::I16(_) => ValueKind::I16,
-            Self::U32(_) => ValueKind::U32,
-            Self::I32(_) => ValueKind::I32,
-            Self::F32(_) => ValueKind::F32,
-            Self::Bool(_) => ValueKind::Bool,
-            Self::String(_) => ValueKind::String,
-            Self::Array(_) => ValueKind::Array,
-            Self::U64(_) => ValueKind::U64,
-            Self::I64(_) => ValueKind::I64,
-            Self::F64(_) => ValueKind::F64,
-        }
-    }
-
     /// The value as an integer, if it is one.
     pub fn as_integer(&self) -> Option<i128> {
         Some(match *self {
