@@ -106,6 +106,11 @@ impl Collected {
         self.bytes += bytes;
         Ok(())
     }
+
+    /// Takes what is missing to room for so many bytes.
+    pub fn add_up_to(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.add(bytes.saturating_sub(self.bytes))
+    }
 }
 
 /// Bytes on their way to a client. The connection drops them when it has written them, or when it ends.

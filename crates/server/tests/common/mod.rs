@@ -383,8 +383,13 @@ impl Facade for Fake {
                 "slow" => {
                     for _ in 0..8 {
                         tokio::time::sleep(Duration::from_millis(100)).await;
-                        heard();
+                        heard(0);
                     }
+                }
+                // Vectors of ten MiB, and more to come.
+                "wide" => {
+                    heard(10 << 20);
+                    std::future::pending().await
                 }
                 other => {
                     let known = vec!["good".to_owned()];
