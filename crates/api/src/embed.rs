@@ -37,9 +37,9 @@ pub struct EmbedRequest {
     pub queue_wait_max: Duration,
 }
 
-/// Says that a request for vectors is watched, or has come on. Whoever waits for its answer counts its
-/// silence from there.
-pub type SignOfLife = Box<dyn Fn() + Send + Sync>;
+/// Says that a request for vectors is watched, or has come on, and how many bytes its vectors take by now.
+/// Whoever waits for its answer counts its silence from there.
+pub type SignOfLife = Box<dyn Fn(usize) + Send + Sync>;
 
 /// The vectors.
 #[derive(Clone, PartialEq, Debug, Default)]

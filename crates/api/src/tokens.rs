@@ -1,6 +1,7 @@
 //! What a model's tokenizer and chat template make of something. Nothing is generated for it, and nothing
 //! placed.
 
+use exo_types::Principal;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -16,6 +17,8 @@ pub struct TokensRequest {
     pub model: String,
     /// What is asked.
     pub question: TokensQuestion,
+    /// Who asks: all take turns at the tokenizer.
+    pub principal: Principal,
     /// Whether the answer shows each token's bytes; of at most [`PIECES_MAX`] tokens.
     pub with_pieces: bool,
 }

@@ -23,6 +23,10 @@ const FREE_BYTES: usize = 32 << 10;
 /// A whole answer takes room in such steps while it is collected.
 const STEP_BYTES: usize = 16 << 10;
 
+/// Of an answer whose bytes are one copy for all who ask: it takes no room, however many leave it unread.
+#[derive(Clone, Copy)]
+pub struct OneCopy;
+
 /// What of one answer its client has not taken yet.
 pub struct Backlog {
     room: Room,
@@ -102,6 +106,11 @@ impl Collected {
         self.bytes += bytes;
         Ok(())
     }
+
+    /// Takes what is missing to room for so many bytes.
+    pub fn add_up_to(&mut self, bytes: usize) -> Result<(), ApiError> {
+        self.add(bytes.saturating_sub(self.bytes))
+    }
 }
 
 /// Bytes on their way to a client. The connection drops them when it has written them, or when it ends.
@@ -125,7 +134,8 @@ impl Drop for Unread {
 
 /// Counts an answer that is there as a whole until it is written. Streams pass: they count for themselves.
 pub async fn hold_whole(room: &Room, response: Response) -> Response {
-    if response.body().size_hint().exact().is_none_or(|bytes| bytes <= FREE_BYTES as u64) {
+    let is_free = response.body().size_hint().exact().is_none_or(|bytes| bytes <= FREE_BYTES as u64);
+    if is_free || response.extensions().get::<OneCopy>().is_some() {
         return response;
     }
     let (mut parts, body) = response.into_parts();

@@ -6,17 +6,19 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::header::{CONTENT_LENGTH, EXPECT};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use crate::app::App;
 use crate::client_memory::Lease;
 use crate::errors::ApiError;
+use crate::guard::Peer;
 use crate::options::ServerOptions;
 use crate::scan::{Scan, TooMuch};
 
@@ -24,6 +26,10 @@ use crate::scan::{Scan, TooMuch};
 /// sending when the connection closes sees a reset instead of the answer that tells it why.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 const DRAIN_BYTES: usize = 256 << 20;
+
+/// Of a request that shows who sends it in its body alone. A code or a secret is a fraction of this, and what
+/// a connection reads ahead is more.
+const UNPROVEN_BYTES_MAX: usize = 4 << 10;
 
 /// A document of more bytes is parsed where it holds up nobody.
 const PARSED_AT_ONCE_BYTES: usize = 64 << 10;
@@ -37,7 +43,8 @@ pub async fn read_json<T: Send + 'static>(
     take: fn(Value, &str) -> Result<T, ApiError>,
 ) -> Result<(T, Lease), ApiError> {
     let mut lease = app.room.lease();
-    let bytes = read(headers, body, &app.options, &mut lease).await?;
+    let bytes_max = app.options.body_bytes_max;
+    let bytes = read(headers, body, (&app.options, bytes_max), Some(&mut lease)).await?;
     // Its texts are copied.
     lease.grow(bytes.len())?;
     if bytes.len() <= PARSED_AT_ONCE_BYTES {
@@ -51,19 +58,47 @@ pub async fn read_json<T: Send + 'static>(
     Ok((value?, lease))
 }
 
+/// Reads the body of a request that nobody has shown anything for yet. It takes no room of those who are
+/// known, and becomes nothing but what is asked for.
+pub async fn read_unproven<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+    options: &ServerOptions,
+) -> Result<T, ApiError> {
+    read_uncounted(headers, body, (options, UNPROVEN_BYTES_MAX)).await
+}
+
+async fn read_uncounted<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+    bounds: (&ServerOptions, usize),
+) -> Result<T, ApiError> {
+    let bytes = read(headers, body, bounds, None).await?;
+    serde_json::from_slice(&bytes).map_err(|e| {
+        let code = if e.is_data() { "invalid_value" } else { "invalid_json" };
+        ApiError::invalid(StatusCode::BAD_REQUEST, code, e.to_string())
+    })
+}
+
+/// Whether the node's user sends it: what clients make this process hold keeps no command out.
+fn is_owners(request: &Parts) -> bool {
+    request.extensions.get::<Peer>() == Some(&Peer::Owner)
+}
+
+/// Of at most so many bytes, which are counted with what they become if there is a lease.
 async fn read(
     headers: &HeaderMap,
     mut body: Body,
-    options: &ServerOptions,
-    lease: &mut Lease,
+    (options, bytes_max): (&ServerOptions, usize),
+    mut lease: Option<&mut Lease>,
 ) -> Result<Bytes, ApiError> {
     let announced = headers.get(CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|n| n > options.body_bytes_max as u64) {
+    if announced.is_some_and(|n| n > bytes_max as u64) {
         // Who asks first has sent nothing yet, and must not be told to go on.
         if !headers.contains_key(EXPECT) {
             tokio::spawn(drain(body));
         }
-        return Err(too_large(options));
+        return Err(too_large(bytes_max));
     }
     let (mut bytes, mut scan) = (Vec::new(), Scan::default());
     let deadline = tokio::time::Instant::now() + options.body_timeout;
@@ -78,15 +113,18 @@ async fn read(
             Ok(Some(Ok(frame))) => frame,
         };
         let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > options.body_bytes_max {
+        if bytes.len() + data.len() > bytes_max {
             tokio::spawn(drain(body));
-            return Err(too_large(options));
+            return Err(too_large(bytes_max));
         }
-        let counted = scan.document_bytes();
-        let held = scan.feed(&data).map_err(|too_much| refusal(too_much).closing());
-        if let Err(refusal) = held.and_then(|()| lease.grow(data.len() + scan.document_bytes() - counted)) {
-            tokio::spawn(drain(body));
-            return Err(refusal);
+        if let Some(lease) = &mut lease {
+            let counted = scan.document_bytes();
+            let held = scan.feed(&data).map_err(|too_much| refusal(too_much).closing());
+            let grown = held.and_then(|()| lease.grow(data.len() + scan.document_bytes() - counted));
+            if let Err(refusal) = grown {
+                tokio::spawn(drain(body));
+                return Err(refusal);
+            }
         }
         bytes.extend_from_slice(&data);
     }
@@ -112,8 +150,8 @@ fn refusal(too_much: TooMuch) -> ApiError {
     ApiError::invalid(status, code, too_much.to_string())
 }
 
-fn too_large(options: &ServerOptions) -> ApiError {
-    let message = format!("the body has more than {} bytes", options.body_bytes_max);
+fn too_large(bytes_max: usize) -> ApiError {
+    let message = format!("the body has more than {bytes_max} bytes");
     ApiError::invalid(StatusCode::PAYLOAD_TOO_LARGE, "body_too_large", message).closing()
 }
 
@@ -155,6 +193,10 @@ impl<T: DeserializeOwned + Send + 'static> FromRequest<Arc<App>> for JsonBody<T>
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
+        if is_owners(&parts) {
+            let bounds = (&app.options, app.options.body_bytes_max);
+            return Ok(Self(read_uncounted(&parts.headers, body, bounds).await?));
+        }
         let take = |value, _: &str| {
             serde_json::from_value(value)
                 .map_err(|e| ApiError::invalid(StatusCode::BAD_REQUEST, "invalid_value", e.to_string()))
@@ -171,7 +213,11 @@ impl FromRequest<Arc<App>> for NoBody {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
-        if parts.headers.get(CONTENT_LENGTH).is_some_and(|n| n != "0") {
+        let has_body = parts.headers.get(CONTENT_LENGTH).is_some_and(|n| n != "0");
+        if has_body && is_owners(&parts) {
+            let bounds = (&app.options, app.options.body_bytes_max);
+            read_uncounted::<IgnoredAny>(&parts.headers, body, bounds).await?;
+        } else if has_body {
             read_json(&parts.headers, body, app, |_, _| Ok(())).await?;
         }
         Ok(Self)

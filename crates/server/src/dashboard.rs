@@ -7,6 +7,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST,
@@ -16,6 +17,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::response::{IntoResponse, Response};
 
 use crate::app::App;
+use crate::backlog::OneCopy;
 use crate::bundle::Dashboard;
 use crate::errors::ApiError;
 use crate::openai;
@@ -126,7 +128,7 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
 
 fn typed(extension: &str, bytes: Cow<'static, [u8]>) -> Response {
     let mut response = match bytes {
-        Cow::Borrowed(bytes) => bytes.into_response(),
+        Cow::Borrowed(bytes) => (Extension(OneCopy), bytes).into_response(),
         Cow::Owned(bytes) => bytes.into_response(),
     };
     let kind = content_type(extension).unwrap_or("application/octet-stream");

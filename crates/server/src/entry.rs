@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Extension;
-use axum::extract::{FromRequest, Request, State};
+use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use exo_api::{CodeView, SessionAccess, SessionRequest, SessionView};
 use exo_stdx::unix_s;
 
 use crate::app::App;
-use crate::body::{JsonBody, json};
+use crate::body::{json, read_unproven};
 use crate::connection_slots::ConnectionSlot;
 use crate::errors::{Answer, ApiError};
 use crate::guard::{Caller, Peer};
@@ -38,8 +38,9 @@ pub async fn begin_session(
     Extension(slot): Extension<Arc<ConnectionSlot>>,
     request: Request,
 ) -> Answer {
-    app.guard.check_near(request.headers(), peer)?;
-    let JsonBody(wanted) = JsonBody::<SessionRequest>::from_request(request, &app).await?;
+    let (parts, body) = request.into_parts();
+    app.guard.check_near(&parts.headers, peer)?;
+    let wanted: SessionRequest = read_unproven(&parts.headers, body, &app.options).await?;
     match wanted {
         SessionRequest { code: Some(code), secret: None } => {
             app.sessions.take_code(&code, Instant::now(), unix_s()).map_err(refused_code)?;

@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use exo_api::anthropic::{Message, MessageStream, MessagesRequest, TokenCount};
 use exo_api::{GenerateEvent, Summary};
+use exo_types::Principal;
 
 use crate::app::App;
 use crate::body::{json, read_json};
@@ -38,14 +40,18 @@ pub async fn messages(State(app): State<Arc<App>>, posted: PostedRequest) -> Res
 }
 
 /// `POST /v1/messages/count_tokens`
-pub async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+pub async fn count_tokens(
+    State(app): State<Arc<App>>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (parts, body) = request.into_parts();
     let (messages, _lease) = read_json(&parts.headers, body, &app, |body, text| {
         Ok(MessagesRequest::parse_count(body)?.with_inputs_of(text))
     })
     .await?;
-    let answer =
-        app.tokens(Dialect::Messages, messages.into_count(app.options.leave_out_hosted_tools)?).await?;
+    let count = messages.into_count(principal, app.options.leave_out_hosted_tools)?;
+    let answer = app.tokens(Dialect::Messages, count).await?;
     Ok(json(&TokenCount { input_tokens: answer.tokens.len() as u32 }))
 }
 

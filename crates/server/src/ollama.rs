@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::Extension;
 use axum::extract::{Request, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
@@ -11,6 +12,7 @@ use exo_api::ollama::{
     OllamaVersion, OllamaWhole, models::created_at,
 };
 use exo_api::{AdminError, GenerateEvent, Summary, TokensQuestion, TokensRequest};
+use exo_types::Principal;
 use serde::Serialize;
 
 use crate::app::App;
@@ -92,12 +94,16 @@ async fn named_model(app: &App, request: Request) -> Result<NamedModel, ApiError
 }
 
 /// `POST /api/show`
-pub async fn show(State(app): State<Arc<App>>, request: Request) -> Result<Response, ApiError> {
+pub async fn show(
+    State(app): State<Arc<App>>,
+    Extension(principal): Extension<Principal>,
+    request: Request,
+) -> Result<Response, ApiError> {
     let named = named_model(&app, request).await?;
     let view = app.admin(app.facade.model(named.model)).await?;
-    let question =
-        TokensRequest { model: view.id.clone(), question: TokensQuestion::Capabilities, with_pieces: false };
-    let answer = app.tokens(DIALECT, question).await?;
+    let (model, question) = (view.id.clone(), TokensQuestion::Capabilities);
+    let request = TokensRequest { model, question, principal, with_pieces: false };
+    let answer = app.tokens(DIALECT, request).await?;
     Ok(json(&OllamaShow::new(&view, answer.capabilities)))
 }
 

@@ -1,7 +1,7 @@
 //! The routes, and what every request passes on its way to them.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
@@ -10,12 +10,13 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post};
 use axum::{Extension, Router};
+use bytes::Bytes;
 use exo_api::HealthStatus;
 use exo_types::RequestId;
 use futures_util::FutureExt;
 
 use crate::app::App;
-use crate::backlog::hold_whole;
+use crate::backlog::{OneCopy, hold_whole};
 use crate::body::json;
 use crate::connection_slots::ConnectionSlot;
 use crate::errors::ApiError;
@@ -24,6 +25,9 @@ use crate::{
     admin, dashboard, dialect, entry, messages, metrics, models, ollama, openai, origins, responses, resume,
     tokens,
 };
+
+/// What `/openapi.json` answers anybody with: made once, as whoever asks has shown no key.
+static DESCRIPTION: LazyLock<Bytes> = LazyLock::new(|| exo_api::openapi::to_json().into());
 
 /// All routes. A test compares them with [`exo_api::endpoints::ENDPOINTS`].
 pub fn router(app: Arc<App>) -> Router {
@@ -234,7 +238,7 @@ async fn health(State(app): State<Arc<App>>) -> Response {
 
 async fn description() -> Response {
     let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    (kind, exo_api::openapi::to_json()).into_response()
+    (kind, Extension(OneCopy), DESCRIPTION.clone()).into_response()
 }
 
 #[cfg(test)]

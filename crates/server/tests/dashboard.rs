@@ -150,3 +150,19 @@ async fn without_a_bundle_one_page_says_how_to_get_it() {
     let style = server.get("/landing.css").await;
     assert_eq!((style.status, style.header("content-type")), (200, Some("text/css; charset=utf-8")));
 }
+
+/// A file as large as that of a page is.
+static LARGE: [u8; 400_000] = [b' '; 400_000];
+
+#[tokio::test]
+async fn what_is_one_copy_for_all_takes_no_room_of_answers_whoever_leaves_it_unread() {
+    let dashboard = |name: &str| (name == "large.js").then_some(Cow::Borrowed(LARGE.as_slice()));
+    // Of room for 256 KiB answers have half.
+    let options = ServerOptions { dashboard, bodies_bytes_max: 256 << 10, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let large = server.get("/large.js").await;
+    assert_eq!((large.status, large.body.len()), (200, LARGE.len()), "{}", large.headers);
+    let description = server.get("/openapi.json").await;
+    assert_eq!(description.status, 200, "{}", description.body);
+    assert!(description.body.len() > 256 << 10);
+}

@@ -101,3 +101,14 @@ async fn a_node_that_falls_silent_over_vectors_is_not_waited_for() {
     // One that takes longer and says so is waited for.
     assert_eq!(server.post(OPENAI, r#"{"model":"slow","input":"a"}"#).await.status, 200);
 }
+
+#[tokio::test]
+async fn vectors_take_room_of_answers_while_they_are_made() {
+    let options = ServerOptions { bodies_bytes_max: 64 << 20, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let refused = server.post(OPENAI, r#"{"model":"wide","input":"a"}"#);
+    let refused = tokio::time::timeout(Duration::from_secs(5), refused).await;
+    assert_eq!(refused.expect("it ends while they are made").error(), "503 too_many_bytes");
+    server.until_live(0).await;
+    assert_eq!(server.post(OPENAI, r#"{"model":"good","input":"a"}"#).await.status, 200, "given back");
+}

@@ -447,6 +447,34 @@ async fn bodies_are_bounded_in_sum_with_the_documents_they_become() {
 }
 
 #[tokio::test]
+async fn who_asks_for_a_session_takes_no_room_of_those_with_a_key() {
+    let api_keys = vec![ApiKey::from_key("sesame")].into();
+    let options = ServerOptions { bodies_bytes_max: 300_000, api_keys, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let head = format!("POST /exo/v1/session HTTP/1.1\r\nhost: {}\r\n{JSON}\r\n", server.address);
+    let many = format!("transfer-encoding: chunked\r\n\r\n15f90\r\n{}\r\n", " ".repeat(90_000));
+    let mut strangers = Vec::new();
+    for _ in 0..2 {
+        let mut stranger = TcpStream::connect(server.address).await.unwrap();
+        stranger.write_all(format!("{head}{many}").as_bytes()).await.unwrap();
+        let mut answer = [0; 2048];
+        let read = tokio::time::timeout(Duration::from_secs(5), stranger.read(&mut answer)).await;
+        let read = read.expect("an answer before the end of the body").unwrap();
+        let answer = String::from_utf8_lossy(&answer[..read]);
+        assert!(answer.starts_with("HTTP/1.1 413 ") && answer.contains("body_too_large"), "{answer}");
+        strangers.push(stranger);
+    }
+    let large = format!(r#"{{"model": "echo", "prompt": "x"}}{}"#, " ".repeat(70_000));
+    let key = ["authorization: Bearer sesame", JSON];
+    let answer = server.send("POST /v1/completions", &key, &large).await;
+    assert_ne!(answer.status, 503, "{}", answer.body);
+    // A document of many parts becomes none.
+    let deep = server.post("/exo/v1/session", &"[".repeat(4000)).await;
+    assert_eq!(deep.error(), "400 invalid_value");
+    assert_eq!(server.post("/exo/v1/session", "{").await.error(), "400 invalid_json");
+}
+
+#[tokio::test]
 async fn a_document_with_too_many_parts_is_refused_while_it_comes() {
     let server = start().await;
     let body = |part: &str, count: usize| {
@@ -629,6 +657,46 @@ async fn the_owners_channel_has_connections_of_its_own() {
     }
     let mut fourth = exo_local_channel::connect(&path).await.unwrap();
     assert_eq!(ask(&mut fourth, "/exo/v1/cluster", "").await, "HTTP/1.1 503 Service Unavailable");
+}
+
+#[tokio::test]
+async fn what_clients_send_keeps_no_command_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let (local, path) = exo_local_channel::LocalListener::open(folder.path()).unwrap();
+    let options = ServerOptions { bodies_bytes_max: 100_000, ..quick() };
+    let server = start_both("127.0.0.1:0", Some(local), options).await;
+    // Each is small, so that they take all the room there is.
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n{JSON}\r\ncontent-length: 60000\r\n\r\n"
+    );
+    let mut slow = Vec::new();
+    for bytes in [50_000, 48_000] {
+        let mut client = TcpStream::connect(server.address).await.unwrap();
+        client.write_all((head.clone() + &" ".repeat(bytes)).as_bytes()).await.unwrap();
+        slow.push(client);
+    }
+    let beside = format!(r#"{{"model": "good", "prompt": "x"}}{}"#, " ".repeat(4000));
+    let began = Instant::now();
+    while server.post("/v1/completions", &beside).await.status != 503 {
+        assert!(began.elapsed() < Duration::from_secs(5), "there is room still");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let spaces = " ".repeat(4000);
+    for (line, body) in [
+        ("POST /exo/v1/plan", format!(r#"{{"model": "good"}}{spaces}"#)),
+        ("POST /exo/v1/shutdown", format!("{{}}{spaces}")),
+    ] {
+        let mut command = exo_local_channel::connect(&path).await.unwrap();
+        let head =
+            format!("{line} HTTP/1.1\r\nhost: localhost\r\n{JSON}\r\ncontent-length: {}\r\n\r\n", body.len());
+        command.write_all((head + &body).as_bytes()).await.unwrap();
+        let mut answer = [0; 256];
+        let read = tokio::time::timeout(Duration::from_secs(3), command.read(&mut answer)).await;
+        let read = read.expect("an answer").unwrap();
+        let answer = String::from_utf8_lossy(&answer[..read]);
+        assert!(answer.starts_with("HTTP/1.1 20"), "{line}: {answer}");
+    }
+    drop(slow);
 }
 
 #[tokio::test]

@@ -59,3 +59,30 @@ async fn questions_to_a_tokenizer_need_the_key_as_well() {
     }
     assert_eq!(server.get("/tokenizer_info").await.error(), "401 missing_api_key");
 }
+
+#[tokio::test]
+async fn who_asks_a_tokenizer_takes_turns_under_its_own_name() {
+    let api_keys = vec![ApiKey::from_key("anna"), ApiKey::from_key("ben")].into();
+    let options = ServerOptions { api_keys, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
+    let count = r#"{"model":"good","messages":[{"role":"user","content":"Hi"}]}"#;
+    let asks = [
+        ("POST /tokenize", r#"{"content":"Hi"}"#),
+        ("POST /detokenize", r#"{"tokens":[1]}"#),
+        ("POST /apply-template", r#"{"messages":[{"role":"user","content":"Hi"}]}"#),
+        ("GET /tokenizer_info", ""),
+        ("POST /api/show", r#"{"model":"good"}"#),
+        ("POST /v1/messages/count_tokens", count),
+    ];
+    for (line, body) in asks {
+        for key in ["anna", "ben"] {
+            let key = format!("authorization: Bearer {key}");
+            let answer = server.send(line, &["content-type: application/json", &key], body).await;
+            assert_eq!(answer.status, 200, "{line}: {}", answer.body);
+        }
+    }
+    let askers = server.fake.askers.lock().unwrap().clone();
+    let [anna, ben] = [askers[0], askers[1]];
+    assert_ne!(anna, ben);
+    assert_eq!(askers, [anna, ben].repeat(asks.len()));
+}

@@ -1,5 +1,6 @@
 //! `POST /v1/messages` and `POST /v1/messages/count_tokens`: the request.
 
+use exo_types::Principal;
 use serde_json::{Value, json};
 
 use super::blocks::{take_messages, take_system};
@@ -109,9 +110,13 @@ impl MessagesRequest {
         self
     }
 
-    /// What is asked of the tokenizer to count the prompt. `leaves_out_hosted_tools` is as in
+    /// What `principal` asks of the tokenizer to count the prompt. `leaves_out_hosted_tools` is as in
     /// [`RequestContext`].
-    pub fn into_count(self, leaves_out_hosted_tools: bool) -> Result<TokensRequest, BadParam> {
+    pub fn into_count(
+        self,
+        principal: Principal,
+        leaves_out_hosted_tools: bool,
+    ) -> Result<TokensRequest, BadParam> {
         self.hosted.left_out(leaves_out_hosted_tools)?;
         let opens_answer = self.messages.last().is_none_or(|last| last.role != "assistant");
         let chat = ChatPrompt {
@@ -123,6 +128,7 @@ impl MessagesRequest {
         Ok(TokensRequest {
             model: self.model,
             question: TokensQuestion::EncodeChat(chat),
+            principal,
             with_pieces: false,
         })
     }

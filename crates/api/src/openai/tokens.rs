@@ -1,5 +1,6 @@
 //! `POST /tokenize`, `/detokenize` and `/apply-template`, as llama.cpp and vLLM have them.
 
+use exo_types::Principal;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -97,9 +98,10 @@ impl TokensBody {
         Ok(Self { model, question, with_pieces: false, asked_in: "messages" })
     }
 
-    /// The question to this model.
-    pub fn into_request(self, model: String) -> TokensRequest {
-        TokensRequest { model, question: self.question, with_pieces: self.with_pieces }
+    /// The question of `principal` to this model.
+    pub fn into_request(self, principal: Principal, model: String) -> TokensRequest {
+        let Self { question, with_pieces, .. } = self;
+        TokensRequest { model, question, principal, with_pieces }
     }
 }
 

@@ -155,7 +155,8 @@ impl Embedding {
         while let Some((at, event)) = events.recv().await {
             // Why it waits may be told without an end; only the node's watch over it is a sign of life.
             if !matches!(event, SequenceEvent::Queued(_)) {
-                heard();
+                let made = first + vectors.iter().flatten().count();
+                heard(made * self.open.model.config.hidden as usize * size_of::<f32>());
             }
             match event {
                 SequenceEvent::Queued(_) | SequenceEvent::Watched => {}

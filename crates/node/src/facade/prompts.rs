@@ -11,8 +11,6 @@ use exo_types::Principal;
 use super::NodeFacade;
 use crate::tokens;
 
-/// Questions about tokens do not say who asks: they take turns as one principal.
-const ASKS_OF_TOKENS: Principal = Principal([0; 16]);
 /// For those in front.
 const TURN_MAX: Duration = Duration::from_secs(120);
 /// What a message counts beside its text.
@@ -33,8 +31,9 @@ impl NodeFacade {
             TokensQuestion::Capabilities | TokensQuestion::Tokenizer => (0, 0),
         };
         check_prompt_text(text_bytes, text_bytes_max, limits.context_tokens)?;
+        let principal = request.principal;
         let answer = move || tokens::answer(&open, request, limits.context_tokens, text_bytes_max);
-        self.in_turn(ASKS_OF_TOKENS, bytes, answer).await
+        self.in_turn(principal, bytes, answer).await
     }
 
     /// Does what may take a while with a prompt of about so many bytes; few at a time, or a flood of requests

@@ -8,13 +8,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exo_discovery::{Discovery, Surroundings};
 use exo_machine::joining::{Code, JoinAnswer, JoinAsk, JoinPurpose};
 use exo_machine::{
     ADDRESSES_APART, DiscoveredNode, ExchangeId, Input, JoinEffect, JoinEvent, ProbeFailure, SignId,
 };
+use exo_stdx::{Mutex, Repeats};
 use exo_transport::{Endpoint, JoinChannel, NodeKey};
 use exo_types::NodeId;
 use tokio::sync::oneshot;
@@ -30,6 +31,8 @@ const EXCHANGE_MAX: Duration = Duration::from_secs(5);
 const PROBED_MAX: usize = 8;
 /// Strangers that wait for their answers at once.
 const WAITING_MAX: usize = 64;
+/// Between two lines about codes that were not proven: a key to try one with costs nothing.
+const UNPROVEN_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 const KIND_ASK: u8 = 1;
 const KIND_ANSWER: u8 = 2;
@@ -57,6 +60,18 @@ struct Host {
     invites: Arc<Invites>,
     numbers: Arc<Numbers>,
     inputs: InputSender,
+    unproven: Arc<Mutex<Repeats>>,
+}
+
+impl Host {
+    /// Whoever tries codes at full rate makes one line a minute.
+    fn not_proven(&self, peer: NodeId, error: &ExchangeError) {
+        let told = self.unproven.lock().again(Instant::now());
+        match told {
+            Some(times) => tracing::info!(%peer, %error, times, "a code was not proven"),
+            None => tracing::trace!(%peer, %error, "a code was not proven again"),
+        }
+    }
 }
 
 /// Carries out what joining wants done.
@@ -73,6 +88,8 @@ pub(crate) struct JoinHands {
     /// Where answers to strangers go. The other end is dropped when an exchange is over.
     waiting: BTreeMap<ExchangeId, oneshot::Sender<JoinAnswer>>,
     exchange_last: u64,
+    /// Codes that strangers did not prove.
+    unproven: Arc<Mutex<Repeats>>,
 }
 
 impl JoinHands {
@@ -85,7 +102,19 @@ impl JoinHands {
         inputs: InputSender,
     ) -> Self {
         let (numbers, waiting) = (Arc::default(), BTreeMap::new());
-        Self { endpoint, key, discovery, announcement, invites, numbers, inputs, waiting, exchange_last: 0 }
+        let unproven = Arc::new(Mutex::new(Repeats::new(UNPROVEN_TOLD_EVERY)));
+        Self {
+            endpoint,
+            key,
+            discovery,
+            announcement,
+            invites,
+            numbers,
+            inputs,
+            waiting,
+            exchange_last: 0,
+            unproven,
+        }
     }
 
     /// A stranger opened the join exchange. Its question becomes an input, and the answer comes as an effect.
@@ -104,6 +133,7 @@ impl JoinHands {
             invites: self.invites.clone(),
             numbers: self.numbers.clone(),
             inputs: self.inputs.clone(),
+            unproven: self.unproven.clone(),
         };
         tokio::spawn(async move {
             let peer = channel.peer;
@@ -200,7 +230,7 @@ async fn serve(
     if has_code {
         let opening = read("an opening", &bytes)?;
         if let Err(error) = host.invites.check(&mut channel, host.me, &opening, KIND_PROOF).await {
-            tracing::info!(peer = %channel.peer, %error, "a code was not proven");
+            host.not_proven(channel.peer, &error);
             let refused = JoinAnswer::Refused(error.refusal());
             pairing::send(&mut channel, KIND_ANSWER, &refused).await?;
             return Ok(channel.finish().await?);
@@ -361,8 +391,11 @@ fn answer_of((kind, bytes): (u8, Vec<u8>)) -> Result<JoinAnswer, ExchangeError> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use exo_transport::{Incoming, MemberSet, Options};
     use tokio::sync::mpsc;
+    use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
     use exo_machine::joining::JoinRefusal;
@@ -612,6 +645,32 @@ mod tests {
         }
         let (is_asked, answer) = ask_with(&mut asker, &mut other, &code).await;
         assert_eq!((is_asked, answer), (false, Ok(JoinAnswer::Refused(JoinRefusal::NotInvited))));
+    }
+
+    /// Counts lines of this file that are shown by default.
+    struct ShownLines(Arc<AtomicUsize>);
+
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for ShownLines {
+        fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            let about = event.metadata();
+            if about.target().ends_with("hands::joining") && *about.level() <= tracing::Level::INFO {
+                self.0.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn codes_that_are_not_proven_at_full_rate_make_one_line_a_minute() {
+        let shown = Arc::new(AtomicUsize::new(0));
+        let lines = tracing_subscriber::registry().with(ShownLines(shown.clone()));
+        let _guard = tracing::subscriber::set_default(lines);
+        let mut other = node().await;
+        for _ in 0..20 {
+            let mut asker = node().await;
+            let (is_asked, answer) = ask_with(&mut asker, &mut other, "123-456-789").await;
+            assert_eq!((is_asked, answer), (false, Ok(JoinAnswer::Refused(JoinRefusal::NotInvited))));
+        }
+        assert_eq!(shown.load(Ordering::Relaxed), 1);
     }
 
     #[tokio::test]

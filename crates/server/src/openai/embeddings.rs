@@ -12,17 +12,22 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::app::App;
+use crate::backlog::Collected;
 use crate::body::json;
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
 use crate::generate::{PostedRequest, read};
 use crate::source::STILL_MIN;
 
+/// A number of a vector takes four bytes, and with its text in the answer so many times as much.
+const WITH_TEXT: usize = 4;
+
 /// `POST /v1/embeddings`
 pub async fn openai(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let asked = read(&app, posted, |body, _| Ok(EmbeddingsRequest::parse(body)?)).await?;
     let (model, encoding) = (asked.body.model.clone(), asked.body.encoding);
-    let embeddings = embed(&app, Dialect::Embeddings, asked.body.into_embed(asked.context)).await?;
+    let request = asked.body.into_embed(asked.context);
+    let (embeddings, _room) = embed(&app, Dialect::Embeddings, request).await?;
     Ok(json(&EmbeddingList::new(model, encoding, embeddings)))
 }
 
@@ -30,7 +35,7 @@ pub async fn openai(State(app): State<Arc<App>>, posted: PostedRequest) -> Resul
 pub async fn ollama(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let asked = read(&app, posted, |body, _| Ok(OllamaEmbed::parse_embed(body)?)).await?;
     let (model, dialect) = (asked.body.model.clone(), Dialect::OllamaEmbed { asked_in: "input" });
-    let embeddings = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
+    let (embeddings, _room) = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
     Ok(json(&OllamaEmbeddings::new(model, embeddings)))
 }
 
@@ -38,42 +43,63 @@ pub async fn ollama(State(app): State<Arc<App>>, posted: PostedRequest) -> Resul
 pub async fn ollama_older(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let asked = read(&app, posted, |body, _| Ok(OllamaEmbed::parse_embeddings(body)?)).await?;
     let dialect = Dialect::OllamaEmbed { asked_in: "prompt" };
-    let embeddings = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
+    let (embeddings, _room) = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
     Ok(json(&OllamaEmbedding::new(embeddings)))
 }
 
-/// The node's answer, or an error when it falls silent. A client that goes away, or whoever ends the
-/// request, drops it, which cancels it.
-async fn embed(app: &App, dialect: Dialect, request: EmbedRequest) -> Result<Embeddings, ApiError> {
+/// The node's answer with the room that it takes, or an error when there is none or the node falls silent. A
+/// client that goes away, or whoever ends the request, drops it, which cancels it.
+async fn embed(
+    app: &App,
+    dialect: Dialect,
+    request: EmbedRequest,
+) -> Result<(Embeddings, Collected), ApiError> {
     let mut tracked = app.requests.track_embedding(&request);
-    let (heard, silence_max) = (Arc::new(watch::Sender::new(())), app.options.silence_max);
+    let (heard, silence_max) = (Arc::new(watch::Sender::new(0)), app.options.silence_max);
     let signs = heard.subscribe();
     let sign: SignOfLife = {
         let heard = heard.clone();
-        Box::new(move || heard.send_replace(()))
+        Box::new(move |bytes| heard.send_modify(|made| *made = bytes))
     };
+    let mut room = Collected::new(&app.room);
     let made = tokio::select! {
         biased;
         () = tracked.cancelled.cancelled() => Err(ApiError::cancelled()),
         () = app.closing.cancelled() => Err(ApiError::shutting_down(None)),
         made = app.facade.embed(request, sign) => made.map_err(|error| ApiError::of(dialect, error)),
-        () = silence(signs, silence_max) => Err(ApiError::of(dialect, silent(silence_max))),
+        refusal = watch_over(signs, silence_max, &mut room) => {
+            Err(refusal.unwrap_or_else(|| ApiError::of(dialect, silent(silence_max))))
+        }
     };
+    let elements = |made: &Embeddings| made.vectors.iter().map(Vec::len).sum::<usize>();
+    let made = made.and_then(|made| {
+        room.add_up_to(elements(&made) * size_of::<f32>() * WITH_TEXT)?;
+        Ok(made)
+    });
     match &made {
         Ok(embeddings) => tracked.embedded(embeddings),
         Err(error) => tracked.failed(error),
     }
-    made
+    Ok((made?, room))
 }
 
-/// Ends when no sign of life came for so long. What is later than that by much was not silence: the process
-/// slept, or was stopped, and heard nobody meanwhile.
-async fn silence(mut signs: watch::Receiver<()>, silence_max: Duration) {
+/// Takes room for vectors as they are made. Ends with a refusal when there is none, and without one when no
+/// sign of life came for so long. What is later than that by much was not silence: the process slept, or was
+/// stopped, and heard nobody meanwhile.
+async fn watch_over(
+    mut signs: watch::Receiver<usize>,
+    silence_max: Duration,
+    room: &mut Collected,
+) -> Option<ApiError> {
     loop {
         let due = Instant::now() + silence_max;
         let is_heard = tokio::time::timeout_at(due, signs.changed()).await.is_ok();
         if !is_heard && due.elapsed() < STILL_MIN {
-            return;
+            return None;
+        }
+        let made = *signs.borrow();
+        if let Err(refusal) = room.add_up_to(made * WITH_TEXT) {
+            return Some(refusal);
         }
     }
 }

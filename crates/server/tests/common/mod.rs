@@ -21,7 +21,7 @@ use exo_api::{
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
-use exo_types::{FailureKind, InstanceId, NodeId};
+use exo_types::{FailureKind, InstanceId, NodeId, Principal};
 use futures_util::{StreamExt, stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,6 +33,8 @@ pub const SECRET: &str = "s3cret-of-this-node";
 pub struct Fake {
     pub last: Mutex<Option<GenerateRequest>>,
     pub calls: Mutex<Vec<String>>,
+    /// Who asked the tokenizer.
+    pub askers: Mutex<Vec<Principal>>,
     pub telemetry: Mutex<TelemetryView>,
     /// What is slow goes on when this says so.
     pub slow: tokio::sync::Notify,
@@ -46,6 +48,7 @@ impl Default for Fake {
         Self {
             last: Mutex::default(),
             calls: Mutex::default(),
+            askers: Mutex::default(),
             telemetry: Mutex::default(),
             slow: tokio::sync::Notify::new(),
             view: watch::Sender::new(cluster()),
@@ -380,8 +383,13 @@ impl Facade for Fake {
                 "slow" => {
                     for _ in 0..8 {
                         tokio::time::sleep(Duration::from_millis(100)).await;
-                        heard();
+                        heard(0);
                     }
+                }
+                // Vectors of ten MiB, and more to come.
+                "wide" => {
+                    heard(10 << 20);
+                    std::future::pending().await
                 }
                 other => {
                     let known = vec!["good".to_owned()];
@@ -396,6 +404,7 @@ impl Facade for Fake {
 
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
         self.note(format!("tokens of {}", request.model));
+        self.askers.lock().unwrap().push(request.principal);
         let tokens = vec![1, 2, 3, 4, 5];
         let pieces: [&[u8]; 5] = [b"a", b"b", b"c", b"d", &[0xe2]];
         let pieces = pieces.iter().filter(|_| request.with_pieces).map(|piece| piece.to_vec()).collect();
