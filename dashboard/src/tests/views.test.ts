@@ -685,3 +685,41 @@ test("a node that is gone says for how long, and why nothing of it is shown", ()
   flushSync();
   expect(shown.querySelector("section.gone")!.textContent).toContain(t.devices.away);
 });
+
+test("a model whose file is gone says so, and its unloading does not promise that the file stays", async () => {
+  const view = fixtures.home();
+  const panel = () => shown.querySelector("section")!;
+  const shown = draw(Instances, "home");
+  expect(panel().textContent).not.toContain(t.instances.file_gone);
+  Object.assign(view.instances[0], { is_file_gone: true, is_on_demand: true });
+  cluster.take({ event: "snapshot", id: "2-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: view }) });
+  flushSync();
+  expect(panel().textContent).toContain(t.instances.file_gone);
+  expect(panel().textContent).toContain(t.instances.on_demand);
+  panel().querySelector<HTMLButtonElement>("button.danger")!.click();
+  await vi.waitFor(() => expect(notices.question?.lines.join(" ")).toContain("could not be loaded again"));
+  expect(notices.question!.lines.join(" ")).not.toContain("files stay");
+  notices.question!.answer(false);
+});
+
+test("a coordinator that this node does not reach is named, and is not being elected", () => {
+  const shown = draw(Cluster, "home");
+  const view = { ...fixtures.home(), epoch: null };
+  const take = (fields: object) => {
+    cluster.take({ event: "snapshot", id: "2-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: { ...view, ...fields } }) });
+    flushSync();
+    return shown.querySelector("dl")!.textContent;
+  };
+  expect(take({})).toContain(t.cluster.electing);
+  const tower = view.nodes.find((node: { name: string }) => node.name === "tower");
+  expect(take({ unheard_coordinator: { coordinator: tower.id, followed_by: view.self_node } })).toContain("tower, which this node does not reach");
+});
+
+test("a disk that does not answer and a key in two places stand beside the node's name", () => {
+  const view = fixtures.home();
+  const [node] = view.nodes;
+  const title = () => drawWith(NodeDetails, { view, node }).querySelector("h3")!.textContent;
+  expect([title()!.includes(t.cluster.disk_hung), title()!.includes(t.cluster.forked)]).toEqual([false, false]);
+  Object.assign(node, { is_disk_hung: true, has_forked: true });
+  expect([title()!.includes(t.cluster.disk_hung), title()!.includes(t.cluster.forked)]).toEqual([true, true]);
+});
