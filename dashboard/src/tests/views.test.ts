@@ -723,3 +723,34 @@ test("a disk that does not answer and a key in two places stand beside the node'
   Object.assign(node, { is_disk_hung: true, has_forked: true });
   expect([title()!.includes(t.cluster.disk_hung), title()!.includes(t.cluster.forked)]).toEqual([true, true]);
 });
+
+test("placing anew what answers asks first, and says where nothing was replaced", async () => {
+  draw(Instances, "home");
+  const [first] = cluster.instances;
+  const shown = drawWith(Place, { model: { ...placeable, id: first!.model_id } });
+  const [form, box, button] = [shown.querySelector("form")!, shown.querySelector<HTMLInputElement>("input[type=checkbox]")!, shown.querySelector<HTMLButtonElement>("button.primary")!];
+  box.checked = true;
+  box.dispatchEvent(new Event("change", { bubbles: true }));
+  flushSync();
+  await vi.waitFor(() => expect(button.disabled).toBe(false));
+  const answer = globalThis.fetch;
+  const sent: unknown[] = [];
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => {
+    if (path !== "/exo/v1/instances") return answer(path, init);
+    sent.push(JSON.parse(String(init!.body)).replace);
+    return new Response(JSON.stringify(first));
+  });
+  const submit = () => form.dispatchEvent(new Event("submit", { cancelable: true }));
+  submit();
+  await vi.waitFor(() => expect(notices.question?.lines).toEqual(["2 running and 1 waiting answers end with an error."]));
+  notices.question!.answer(false);
+  await new Promise((soon) => setTimeout(soon));
+  expect(sent).toEqual([]);
+  submit();
+  await vi.waitFor(() => expect(notices.question).not.toBeNull());
+  notices.question!.answer(true);
+  await vi.waitFor(() => expect(notices.list.at(-1)?.text).toContain("nothing was replaced"));
+  expect(sent).toEqual([true]);
+  vi.stubGlobal("fetch", answer);
+  notices.list = [];
+});

@@ -405,6 +405,9 @@ export const en = {
     load: "Place it",
     loading: "Placing…",
     replace: "Replace the instance that is placed",
+    replace_title: (name: string) => `Place ${name} anew?`,
+    replace_action: "Place it anew",
+    placed_same: (name: string) => `${name} is placed as this asks for already: nothing was replaced.`,
     placed_done: (name: string) => `${name} is being loaded.`,
   },
 
