@@ -754,3 +754,16 @@ test("placing anew what answers asks first, and says where nothing was replaced"
   vi.stubGlobal("fetch", answer);
   notices.list = [];
 });
+
+test("how long ago a member was seen grows while nothing new is told", async () => {
+  const view = telemetry.telemetry(fixtures.lost());
+  view.nodes.forEach((node: { age_s: number }) => (node.age_s = 2));
+  const before = ANSWERS["/exo/v1/telemetry"]!;
+  ANSWERS["/exo/v1/telemetry"] = () => null;
+  Object.assign(measured, { view, looks: [{ at_ms: Date.now() - 600_000, view }] });
+  const shown = draw(Cluster, "lost");
+  await vi.waitFor(() => expect(shown.textContent).toContain("10 min ago"));
+  expect(shown.textContent).not.toContain("2 s ago");
+  Object.assign(measured, { view: null, looks: [] });
+  ANSWERS["/exo/v1/telemetry"] = before;
+});
