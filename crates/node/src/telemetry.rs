@@ -93,6 +93,12 @@ impl Telemetry {
         silenced.map_err(|error| match error {
             SilenceError::Unknown => AdminError::NotFound { what: "alert", name: request.alert.clone() },
             SilenceError::TooMuch(message) => AdminError::Invalid { param: "for_s".to_owned(), message },
+            SilenceError::OfItsRule(rule) => AdminError::Invalid {
+                param: "alert".to_owned(),
+                message: format!(
+                    "all alerts of `{rule}` are silenced: end that silence, by the name of the rule"
+                ),
+            },
         })?;
         // Under the lock, so that the last one silenced is the last one written.
         DataDir::set_silences(&self.data_dir, &inner.alerts.silences())

@@ -77,6 +77,8 @@ pub struct DifferingModel {
 pub enum SilenceError {
     /// No such alert, and no such rule.
     Unknown,
+    /// An alert whose silence should end, while its rule, named here, is silenced as a whole.
+    OfItsRule(String),
     /// Longer than a week, or too many.
     TooMuch(String),
 }
@@ -269,6 +271,12 @@ impl Alerts {
             return Err(SilenceError::Unknown);
         }
         if for_s == 0 {
+            // What is about the whole cluster is called as its rule is.
+            let active = self.tracked.get(name).and_then(|tracked| tracked.active.as_ref());
+            let rule = active.map(|alert| &alert.rule).filter(|rule| *rule != name);
+            if let Some(rule) = rule.filter(|rule| self.silences.contains_key(*rule)) {
+                return Err(SilenceError::OfItsRule(rule.clone()));
+            }
             self.silences.remove(name);
             return Ok(());
         }

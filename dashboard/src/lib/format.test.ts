@@ -15,6 +15,12 @@ test("what nobody measured is a dash and never a zero", () => {
   }
 });
 
+test("a stranger's number fills no screen, and its time is none", () => {
+  for (const huge of [1e15, 3.4e38, -1e300]) for (const show of [format.bytes, format.rate, format.millis, format.duration, format.percent, format.integer, format.digits]) expect(show(huge).length).toBeLessThan(20);
+  expect([format.digits(123_456), format.integer(9e14)]).toEqual(["123,456", "900,000,000,000,000"]);
+  for (const time of [NaN, 1e18, Infinity]) expect(format.clock(time)).toBe("–");
+});
+
 test("a stranger's word stays on its line and in its direction", () => {
   expect(format.printable("a\u202eb\nc\u0000")).toBe("a�b�c�");
   expect(format.printable("x".repeat(500), 10)).toBe("xxxxxxxxx…");

@@ -29,21 +29,24 @@ export function rate(value: number | null | undefined): string {
   return `${digits(size)} ${units[unit]}`;
 }
 
-/** Three significant digits, without an exponent. */
+/** Three significant digits, without an exponent where a person would want none. */
 export function digits(value: number | null | undefined): string {
   if (!isNumber(value)) return DASH;
   const size = Math.abs(value);
+  // Nothing that is measured is so large: a stranger's number would fill the screen.
+  if (size >= 1e15) return value.toExponential(1);
   if (size >= 100) return Math.round(value).toLocaleString("en", { useGrouping: true });
   return value.toFixed(size >= 10 ? 1 : 2).replace(/\.?0+$/, "") || "0";
 }
 
 export function integer(value: number | null | undefined): string {
-  return isNumber(value) ? Math.round(value).toLocaleString("en") : DASH;
+  if (!isNumber(value)) return DASH;
+  return Math.abs(value) >= 1e15 ? digits(value) : Math.round(value).toLocaleString("en");
 }
 
 /** `42 %`. */
 export function percent(part: number | null | undefined): string {
-  return isNumber(part) ? `${Math.round(part * 100)} %` : DASH;
+  return isNumber(part) ? `${integer(part * 100)} %` : DASH;
 }
 
 /** `0.4 ms`, `3.2 s`, `4 min`. */
@@ -63,7 +66,7 @@ export function duration(seconds: number | null | undefined): string {
   if (minutes < 90) return `${minutes} min`;
   const hours = Math.floor(minutes / 60);
   if (hours < 48) return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
-  return `${Math.floor(hours / 24)} d`;
+  return `${integer(Math.floor(hours / 24))} d`;
 }
 
 /** `4:07`, for what counts down. */
@@ -75,6 +78,7 @@ export function countdown(seconds: number): string {
 /** `14:03:20` today, with its date otherwise. */
 export function clock(unix_ms: number, now_ms = Date.now()): string {
   const at = new Date(unix_ms);
+  if (Number.isNaN(at.getTime())) return DASH;
   const time = at.toLocaleTimeString("en-GB");
   return at.toDateString() === new Date(now_ms).toDateString() ? time : `${at.toLocaleDateString("en-CA")} ${time}`;
 }

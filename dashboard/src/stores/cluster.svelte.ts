@@ -1,7 +1,8 @@
 // The cluster as the node tells it: a snapshot, then changes. Knows how old what it has is, and whether the node is there.
 
 import { applyAll, type Change } from "../api/deltas";
-import { ApiError, ask, open } from "../api/client";
+import { ApiError, ask, messageOf, open } from "../api/client";
+import { distinctParts } from "../lib/distinct";
 import { readEvents, type ServerEvent } from "../lib/sse";
 import { rest, wake } from "../lib/wake";
 import type { ClusterView, InstanceView, NodeView, PullView } from "../api/types";
@@ -28,6 +29,8 @@ export class ClusterStore {
   /** The node's clock beside this browser's, for times that the node tells. */
   skew_ms = $state(0);
   problem = $state("");
+  /** Whether the node answers, and says why it tells nothing: that is no absence. */
+  isRefused = $state(false);
 
   private last_id: string | null = null;
   private heard = 0;
@@ -128,7 +131,7 @@ export class ClusterStore {
     } catch (error) {
       // What was heard since is newer than a question without an answer.
       const isSilent = this.heard < now && !cut.signal.aborted;
-      if (error instanceof ApiError && error.status === 0 && isSilent) this.lose(error.message);
+      if (error instanceof ApiError && error.status === 0 && isSilent) this.lose(error.message, false);
     } finally {
       this.probing = false;
     }
@@ -147,11 +150,12 @@ export class ClusterStore {
 
   private failed(error: unknown): void {
     if (error instanceof ApiError && error.status === 400) this.last_id = null;
-    this.lose(error instanceof Error ? error.message : "");
+    this.lose(messageOf(error), error instanceof ApiError && error.status !== 0);
   }
 
-  private lose(problem: string): void {
+  private lose(problem: string, isRefused: boolean): void {
     this.problem = problem;
+    this.isRefused = isRefused;
     this.connection = "gone";
   }
 
@@ -178,13 +182,13 @@ export class ClusterStore {
   private replace(view: ClusterView): void {
     // An older node leaves out what it does not know.
     const empty = { nodes: [], links: [], instances: [], join_requests: [], warnings: [] };
-    this.view = { ...empty, ...view };
+    this.view = distinctParts({ ...empty, ...view });
     alerts.take((view as { alerts?: unknown }).alerts);
     this.live();
   }
 
   private change(changes: Change[]): void {
-    this.view = applyAll(this.view!, changes);
+    this.view = distinctParts(applyAll(this.view!, changes));
     alerts.take(this.view.alerts);
   }
 }

@@ -116,3 +116,30 @@ test("an event that comes twice changes nothing, and the stream goes on behind i
   expect(there.asked).toEqual([null, "1-3"]);
   store.stop();
 });
+
+test("a node that answers and refuses is not called one that does not answer", async () => {
+  vi.useFakeTimers();
+  const there = node();
+  const store = new ClusterStore();
+  vi.stubGlobal("fetch", async () => new Response('{"error":{"code":"too_many","message":"64 readers read already"}}', { status: 429 }));
+  void store.run();
+  await vi.advanceTimersByTimeAsync(50);
+  expect([store.connection, store.isRefused, store.problem]).toEqual(["gone", true, "64 readers read already"]);
+  vi.stubGlobal("fetch", async () => Promise.reject(new TypeError("refused")));
+  await vi.advanceTimersByTimeAsync(3000);
+  expect([store.connection, store.isRefused, there.streams]).toEqual(["gone", false, []]);
+  store.stop();
+});
+
+test("what a member tells twice of its devices and links is there once", () => {
+  const store = new ClusterStore();
+  const view = fixtures.home() as never as { nodes: { devices: object[] }[]; links: object[] };
+  const [devices, links] = [view.nodes[0]!.devices.length, view.links.length];
+  view.nodes[0]!.devices.push({ ...view.nodes[0]!.devices[0] });
+  view.links.push({ ...view.links[0] });
+  store.take({ event: "snapshot", id: "1-1", data: JSON.stringify({ at_unix_ms: 1, cluster: view }) });
+  expect([store.nodes[0]!.devices.length, store.view!.links.length]).toEqual([devices, links]);
+  const [kept] = store.nodes;
+  store.take({ event: "delta", id: "1-2", data: JSON.stringify({ at_unix_ms: 1, changes: [{ kind: "link", link: { ...view.links[0] } }] }) });
+  expect(store.nodes[0], "what is in order is shared").toBe(kept);
+});

@@ -1,11 +1,14 @@
 // What the page says once: results of actions, and questions before work ends.
 
 import { messageOf } from "../api/client";
+import { printable } from "../lib/format";
 
 export type Notice = { id: number; kind: "good" | "bad"; text: string };
 export type Question = { title: string; lines: string[]; action: string; danger: boolean; answer: (yes: boolean) => void };
 
 const SHOWN_MS = 8000;
+/** What a node answers may have words of strangers in it. */
+const TEXT_CHARS_MAX = 800;
 
 class NoticeStore {
   list = $state<Notice[]>([]);
@@ -14,8 +17,11 @@ class NoticeStore {
 
   say(kind: Notice["kind"], text: string): void {
     const id = this.next++;
-    this.list = [...this.list.slice(-3), { id, kind, text }];
-    setTimeout(() => this.drop(id), SHOWN_MS);
+    const notice = { id, kind, text: printable(text, TEXT_CHARS_MAX) };
+    // What is said again stands there once.
+    this.list = [...this.list.filter((other) => other.text !== notice.text).slice(-3), notice];
+    // What failed is there until somebody has read it: nobody reads a long reason in seconds.
+    if (kind === "good") setTimeout(() => this.drop(id), SHOWN_MS);
   }
 
   drop(id: number): void {

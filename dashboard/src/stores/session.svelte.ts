@@ -46,9 +46,15 @@ class SessionStore {
     await this.check();
   }
 
-  /** Asks whether the kept token is good. */
+  /** Whether the last word that was pasted reached no node. */
+  isUnheard = false;
+  private asking = false;
+
+  /** Asks whether the kept token is good. A node that cannot be reached stays so until it answers: what says it, and the button beside it, stay where they are. */
   async check(): Promise<void> {
-    this.state = "checking";
+    if (this.asking) return;
+    this.asking = true;
+    if (this.state !== "unreachable") this.state = "checking";
     try {
       this.enter(await ask<SessionView>("/exo/v1/session", { deadline_ms: 5000 }));
     } catch (error) {
@@ -58,6 +64,7 @@ class SessionStore {
         this.state = "unreachable";
       }
     }
+    this.asking = false;
   }
 
   /** A pasted word: the node's secret, or else an API key. */
@@ -65,16 +72,23 @@ class SessionStore {
     const trimmed = word.trim();
     if (trimmed === "") return;
     this.problem = "";
+    this.isUnheard = false;
     try {
       return this.enter(await ask<SessionView>("/exo/v1/session", { method: "POST", body: { secret: trimmed } }));
     } catch (error) {
-      if (isGone(error)) return this.end(messageOf(error), false);
+      if (isGone(error)) return this.unheard(error);
     }
     try {
       this.enter({ ...(await ask<SessionView>("/exo/v1/session", { bearer: trimmed })), token: trimmed });
     } catch (error) {
+      if (isGone(error)) return this.unheard(error);
       this.end(messageOf(error), false);
     }
+  }
+
+  private unheard(error: unknown): void {
+    this.isUnheard = true;
+    this.end(messageOf(error), false);
   }
 
   async signOut(everywhere: boolean): Promise<void> {

@@ -83,3 +83,35 @@ test("an answer to an old token puts nobody out who has signed in since", async 
   await ask("/exo/v1/cluster").catch(() => {});
   expect(session.state).toBe("out");
 });
+
+test("a node that cannot be reached stays so while it is asked again, once at a time", async () => {
+  delete answers["GET /exo/v1/session"];
+  await session.check();
+  expect(session.state).toBe("unreachable");
+  sent = [];
+  const [first, second] = [session.check(), session.check()];
+  expect(session.state).toBe("unreachable");
+  await Promise.all([first, second]);
+  expect([session.state, sent.length]).toEqual(["unreachable", 1]);
+  answers["GET /exo/v1/session"] = () => new Response(JSON.stringify(VIEW));
+  await session.check();
+  expect(session.state).toBe("in");
+});
+
+test("a secret that reached no node may be sent again, and one that was refused may not", async () => {
+  await session.paste("word");
+  expect([session.state, session.isUnheard]).toEqual(["out", true]);
+  const refused = () => new Response('{"error":{"code":"wrong","message":"no"}}', { status: 401 });
+  Object.assign(answers, { "POST /exo/v1/session": refused, "GET /exo/v1/session": refused });
+  await session.paste("word");
+  expect([session.state, session.isUnheard, session.problem]).toEqual(["out", false, "no"]);
+});
+
+test("what failed stays until it is closed, once, and without what a terminal or a direction would obey", () => {
+  vi.useFakeTimers();
+  for (const kind of ["good", "bad", "bad"] as const) notices.say(kind, `${kind}\u202e\nword`);
+  vi.advanceTimersByTime(60_000);
+  vi.useRealTimers();
+  expect(notices.list.map((one) => one.text)).toEqual(["bad��word"]);
+  notices.list = [];
+});

@@ -64,7 +64,7 @@ test("text and what it stands on are 4.5 times apart in both schemes, frames and
 /** Two plain words beside each other, or one that is a sentence: what only a reader of the page needs. */
 const PROSE = /[A-Za-z]{2,}[,.:;]? [a-z]{2,}|^[A-Z][a-z]+[.…]$/;
 /** Looks like it and is for the browser or for a shell. */
-const FOR_PROGRAMS = /^(11px system-ui|input, textarea, select|\(pointer: coarse\)|noopener noreferrer nofollow)$|^(exo| HOST exo) (open|join|pull)\b/;
+const FOR_PROGRAMS = /^(11px system-ui|input, textarea, select|\(pointer: coarse\)|noopener noreferrer nofollow)$|^exo (open|join|pull)\b/;
 
 /** The literals and the texts of a source, but for names of classes. */
 function texts(name: string): string[] {

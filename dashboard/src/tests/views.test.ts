@@ -11,6 +11,7 @@ import { downloads } from "../stores/downloads.svelte";
 import { merged } from "../stores/logs.svelte";
 import { models } from "../stores/models.svelte";
 import { notices } from "../stores/notices.svelte";
+import { route } from "../stores/route.svelte";
 import { session } from "../stores/session.svelte";
 import { telemetry as measured } from "../stores/telemetry.svelte";
 import * as telemetry from "../../stub/telemetry.mjs";
@@ -25,6 +26,7 @@ import Chat from "../views/chat/Chat.svelte";
 import Composer from "../views/chat/Composer.svelte";
 import List from "../views/chat/List.svelte";
 import Cluster from "../views/cluster/Cluster.svelte";
+import NodeDetails from "../views/cluster/NodeDetails.svelte";
 import Tables from "../views/cluster/Tables.svelte";
 import Doctor from "../views/doctor/Doctor.svelte";
 import Devices from "../views/devices/Devices.svelte";
@@ -486,4 +488,282 @@ test("what a question names twice is asked about all the same", () => {
   void notices.confirm({ title: "Q", lines: ["m", "m"], action: "A", danger: true });
   expect([...drawWith(Confirm, {}).querySelectorAll("li")].map((one) => one.textContent)).toEqual(["m", "m"]);
   notices.question!.answer(false);
+});
+
+/** What is sent while `run` runs, as `POST PATH BODY`; `refuses` says which of these the node refuses. */
+async function sentWhile(run: () => Promise<unknown>, refuses: (sent: string) => number | null = () => null): Promise<string[]> {
+  const answer = globalThis.fetch;
+  const sent: string[] = [];
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => {
+    if (!init?.method || init.method === "GET") return answer(path, init);
+    sent.push(`${init.method} ${path} ${String(init.body ?? "")}`);
+    const status = refuses(sent.at(-1)!);
+    return status === null ? new Response(null, { status: 204 }) : new Response('{"error":{"code":"x","message":"refused so"}}', { status });
+  });
+  await run().finally(() => vi.stubGlobal("fetch", answer));
+  return sent;
+}
+
+test("a silence begins with its button, not on the way through the times", async () => {
+  const shown = draw(Alerts, "home");
+  alerts.take([alert("disk_low", "warning", "attic", "", "")]);
+  flushSync();
+  const select = shown.querySelector("select")!;
+  const sent = await sentWhile(async () => {
+    for (const seconds of ["28800", "86400"]) {
+      select.value = seconds;
+      select.dispatchEvent(new Event("change", { bubbles: true }));
+      flushSync();
+    }
+    shown.querySelector("form")!.dispatchEvent(new Event("submit", { cancelable: true }));
+    await vi.waitFor(() => expect(notices.list.at(-1)?.text).toBe(t.alerts.silenced));
+  });
+  expect(sent).toEqual(['POST /exo/v1/alerts/silence {"alert":"disk_low:attic","for_s":86400}']);
+});
+
+test("the end of a silence is called that, and that of a whole rule is asked about", async () => {
+  const shown = draw(Alerts, "home");
+  alerts.take([alert("disk_low", "warning", "attic", "", "", { silenced_until_unix_s: 9e9 })]);
+  flushSync();
+  const button = () => [...shown.querySelectorAll("button")].find((one) => one.textContent === t.alerts.unsilence)!;
+  const press = async () => (button().click(), vi.waitFor(() => expect(notices.list.at(-1)?.text).toBe(t.alerts.unsilenced)));
+  expect(await sentWhile(press)).toEqual(['POST /exo/v1/alerts/silence {"alert":"disk_low:attic","for_s":0}']);
+  notices.list = [];
+  let isWhole = true;
+  const whole = async () => {
+    button().click();
+    await vi.waitFor(() => expect(notices.question?.title).toContain("disk_low"));
+    isWhole = false;
+    notices.question!.answer(true);
+    await vi.waitFor(() => expect(notices.list.at(-1)?.text).toBe(t.alerts.unsilenced));
+  };
+  const bodies = await sentWhile(whole, () => (isWhole ? 400 : null));
+  expect(bodies.map((one) => one.replace(/.*"alert":"([^"]*)".*/, "$1"))).toEqual(["disk_low:attic", "disk_low", "disk_low:attic"]);
+  notices.list = [];
+});
+
+test("more alerts than the first page shows are said to be there", () => {
+  const shown = draw(Cluster, "home");
+  alerts.take(["a", "b", "c", "d", "e", "f"].map((rule) => alert(rule, "warning", rule, "", "")));
+  flushSync();
+  expect(shown.querySelector("a[href='#/alerts']")!.textContent).toBe("2 more alerts");
+  alerts.take([]);
+  flushSync();
+  expect(shown.querySelector("a[href='#/alerts']")).toBeNull();
+});
+
+test("where it is not known whether answers run, no question says that none do", async () => {
+  const answer = globalThis.fetch;
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => {
+    if (path === "/exo/v1/requests") throw new TypeError("refused");
+    return answer(path, init);
+  });
+  const shown = draw(Cluster, "home");
+  const button = (root: Element, text: string) => [...root.querySelectorAll("button")].find((one) => one.textContent === text);
+  await vi.waitFor(() => expect(button(shown, "Shut down…")).toBeDefined());
+  button(shown, "Shut down…")!.click();
+  await vi.waitFor(() => expect(notices.question?.lines[0]).toContain("not known"));
+  notices.question!.answer(false);
+  vi.stubGlobal("fetch", answer);
+  // Its first node has not said yet what it does.
+  button(draw(Instances, "lost"), "Unload…")!.click();
+  await vi.waitFor(() => expect(notices.question?.lines[0]).toContain("not known"));
+  notices.question!.answer(false);
+});
+
+test("while another plan is looked for the button says so, and cannot be pressed again", async () => {
+  const button = () => shown.querySelector<HTMLButtonElement>("button[aria-busy]")!;
+  const shown = draw(Instances, "lost");
+  const sent = await sentWhile(async () => {
+    button().click();
+    flushSync();
+    expect([button().disabled, button().textContent]).toEqual([true, t.models.planning]);
+    button().click();
+    await vi.waitFor(() => expect(button().disabled).toBe(false));
+  }, () => 500);
+  expect(sent).toHaveLength(1);
+  expect(notices.list.at(-1)?.text).toBe("refused so");
+  notices.list = [];
+});
+
+test("the last hour stays where the node does not answer once", async () => {
+  vi.useFakeTimers();
+  let isThere = true;
+  const answer = globalThis.fetch;
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => (isThere ? answer(path, init) : Promise.reject(new TypeError("refused"))));
+  const shown = draw(Metrics, "home");
+  await vi.advanceTimersByTimeAsync(100);
+  expect(shown.textContent).toContain("Tokens per second now");
+  isThere = false;
+  await vi.advanceTimersByTimeAsync(5100);
+  expect(shown.querySelector("[role=alert]")?.textContent).toBe(t.errors.unreachable);
+  expect(shown.textContent).toContain("Tokens per second now");
+  vi.useRealTimers();
+  vi.stubGlobal("fetch", answer);
+});
+
+test("links that the table leaves out are said to be there", () => {
+  const view = fixtures.hundred();
+  const note = () => drawWith(Tables, { view, selected: null, onselect: () => {} }).textContent;
+  expect(note()).not.toContain("of 201 links");
+  view.links.push({ ...view.links[0], to: "z" });
+  expect(note()).toContain("200 of 201 links");
+});
+
+test("more conversations are called conversations", () => {
+  const before = conversations.list;
+  conversations.list = Array.from({ length: 130 }, (_, at) => conversation({ title: `T${at}` }));
+  const shown = drawWith(List, { search: undefined });
+  expect([...shown.querySelectorAll("button")].map((one) => one.textContent)).toContain("Show 30 more conversations");
+  conversations.list = before;
+});
+
+test("where no model could be asked for, the field says why and asks again", async () => {
+  const before = models.names;
+  Object.assign(models, { names: [], problem: "the node is busy" });
+  const shown = drawWith(Composer, { onedit: () => {} });
+  expect(shown.querySelector("[role=alert]")!.textContent).toContain("the node is busy");
+  ANSWERS["/exo/v1/models"] = () => [placeable];
+  shown.querySelector<HTMLButtonElement>("[role=alert] button")!.click();
+  await vi.waitFor(() => expect(shown.querySelector("[role=alert]")).toBeNull());
+  delete ANSWERS["/exo/v1/models"];
+  Object.assign(models, { names: before, list: null });
+});
+
+test("lines of one request are those of the level that is chosen", async () => {
+  const asked: (string | null)[] = [];
+  ANSWERS["/exo/v1/logs"] = (query) => (asked.push(query.get("level")), telemetry.logs(query, fixtures.home().nodes));
+  route.rename("logs", "ab".repeat(16));
+  const shown = draw(Logs, "home");
+  await vi.waitFor(() => expect(asked).toEqual(["trace"]));
+  const level = shown.querySelectorAll("select")[1]!;
+  level.value = "error";
+  level.dispatchEvent(new Event("change", { bubbles: true }));
+  await vi.waitFor(() => expect(asked).toEqual(["trace", "error"]));
+  route.rename("cluster");
+});
+
+test("a member that tells a device, a type of weights and a link twice takes no page away", () => {
+  const view = fixtures.home();
+  const [first] = view.nodes;
+  first.devices.push({ ...first.devices[0] });
+  view.nodes.forEach((node: { devices: { rates_by_type?: object[] }[] }) => node.devices.forEach((device) => (device.rates_by_type = [...(device.rates_by_type ?? []), ...(device.rates_by_type ?? [])])));
+  view.links.push({ ...view.links[0] });
+  for (const page of [Cluster, Devices, Metrics]) {
+    const shown = draw(page, "home");
+    cluster.take({ event: "snapshot", id: "2-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: view }) });
+    flushSync();
+    expect(shown.querySelector("h1")).not.toBeNull();
+  }
+});
+
+test("a node that refuses to tell is not called one that does not answer", () => {
+  const shown = draw(Shell, "home");
+  Object.assign(cluster, { connection: "gone", isRefused: true, problem: "64 readers\u202e read already" });
+  flushSync();
+  expect(shown.querySelector(".strip.bad")!.textContent).toContain("desk does not tell how things are: 64 readers� read already");
+  expect(shown.textContent).not.toContain("does not answer");
+  Object.assign(cluster, { isRefused: false });
+  flushSync();
+  expect(shown.querySelector(".strip.bad")!.textContent).toContain("desk does not answer");
+});
+
+test("a node that is gone says for how long, and why nothing of it is shown", () => {
+  const view = fixtures.lost();
+  const tower = view.nodes.find((node: { name: string }) => node.name === "tower");
+  // As a node tells of a member that is away.
+  Object.assign(tower, { devices: [], version: "", platform: "" });
+  const row = [...drawWith(Tables, { view, selected: null, onselect: () => {} }).querySelectorAll("tr")].find((one) => one.textContent!.includes("tower"))!;
+  expect(row.textContent).toContain("lost for 12 min");
+  const details = drawWith(NodeDetails, { view, node: tower }).textContent!;
+  for (const words of ["Gone for", "12 min", t.devices.away]) expect(details).toContain(words);
+  view.links = [];
+  expect(drawWith(NodeDetails, { view, node: tower }).textContent).toContain(t.cluster.no_links_of);
+  expect(draw(Devices, "lost").textContent).not.toContain(t.devices.away);
+  const shown = draw(Devices, "lost");
+  cluster.take({ event: "snapshot", id: "3-2", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: view }) });
+  flushSync();
+  expect(shown.querySelector("section.gone")!.textContent).toContain(t.devices.away);
+});
+
+test("a model whose file is gone says so, and its unloading does not promise that the file stays", async () => {
+  const view = fixtures.home();
+  const panel = () => shown.querySelector("section")!;
+  const shown = draw(Instances, "home");
+  expect(panel().textContent).not.toContain(t.instances.file_gone);
+  Object.assign(view.instances[0], { is_file_gone: true, is_on_demand: true });
+  cluster.take({ event: "snapshot", id: "2-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: view }) });
+  flushSync();
+  expect(panel().textContent).toContain(t.instances.file_gone);
+  expect(panel().textContent).toContain(t.instances.on_demand);
+  panel().querySelector<HTMLButtonElement>("button.danger")!.click();
+  await vi.waitFor(() => expect(notices.question?.lines.join(" ")).toContain("could not be loaded again"));
+  expect(notices.question!.lines.join(" ")).not.toContain("files stay");
+  notices.question!.answer(false);
+});
+
+test("a coordinator that this node does not reach is named, and is not being elected", () => {
+  const shown = draw(Cluster, "home");
+  const view = { ...fixtures.home(), epoch: null };
+  const take = (fields: object) => {
+    cluster.take({ event: "snapshot", id: "2-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: { ...view, ...fields } }) });
+    flushSync();
+    return shown.querySelector("dl")!.textContent;
+  };
+  expect(take({})).toContain(t.cluster.electing);
+  const tower = view.nodes.find((node: { name: string }) => node.name === "tower");
+  expect(take({ unheard_coordinator: { coordinator: tower.id, followed_by: view.self_node } })).toContain("tower, which this node does not reach");
+});
+
+test("a disk that does not answer and a key in two places stand beside the node's name", () => {
+  const view = fixtures.home();
+  const [node] = view.nodes;
+  const title = () => drawWith(NodeDetails, { view, node }).querySelector("h3")!.textContent;
+  expect([title()!.includes(t.cluster.disk_hung), title()!.includes(t.cluster.forked)]).toEqual([false, false]);
+  Object.assign(node, { is_disk_hung: true, has_forked: true });
+  expect([title()!.includes(t.cluster.disk_hung), title()!.includes(t.cluster.forked)]).toEqual([true, true]);
+});
+
+test("placing anew what answers asks first, and says where nothing was replaced", async () => {
+  draw(Instances, "home");
+  const [first] = cluster.instances;
+  const shown = drawWith(Place, { model: { ...placeable, id: first!.model_id } });
+  const [form, box, button] = [shown.querySelector("form")!, shown.querySelector<HTMLInputElement>("input[type=checkbox]")!, shown.querySelector<HTMLButtonElement>("button.primary")!];
+  box.checked = true;
+  box.dispatchEvent(new Event("change", { bubbles: true }));
+  flushSync();
+  await vi.waitFor(() => expect(button.disabled).toBe(false));
+  const answer = globalThis.fetch;
+  const sent: unknown[] = [];
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => {
+    if (path !== "/exo/v1/instances") return answer(path, init);
+    sent.push(JSON.parse(String(init!.body)).replace);
+    return new Response(JSON.stringify(first));
+  });
+  const submit = () => form.dispatchEvent(new Event("submit", { cancelable: true }));
+  submit();
+  await vi.waitFor(() => expect(notices.question?.lines).toEqual(["2 running and 1 waiting answers end with an error."]));
+  notices.question!.answer(false);
+  await new Promise((soon) => setTimeout(soon));
+  expect(sent).toEqual([]);
+  submit();
+  await vi.waitFor(() => expect(notices.question).not.toBeNull());
+  notices.question!.answer(true);
+  await vi.waitFor(() => expect(notices.list.at(-1)?.text).toContain("nothing was replaced"));
+  expect(sent).toEqual([true]);
+  vi.stubGlobal("fetch", answer);
+  notices.list = [];
+});
+
+test("how long ago a member was seen grows while nothing new is told", async () => {
+  const view = telemetry.telemetry(fixtures.lost());
+  view.nodes.forEach((node: { age_s: number }) => (node.age_s = 2));
+  const before = ANSWERS["/exo/v1/telemetry"]!;
+  ANSWERS["/exo/v1/telemetry"] = () => null;
+  Object.assign(measured, { view, looks: [{ at_ms: Date.now() - 600_000, view }] });
+  const shown = draw(Cluster, "lost");
+  await vi.waitFor(() => expect(shown.textContent).toContain("10 min ago"));
+  expect(shown.textContent).not.toContain("2 s ago");
+  Object.assign(measured, { view: null, looks: [] });
+  ANSWERS["/exo/v1/telemetry"] = before;
 });

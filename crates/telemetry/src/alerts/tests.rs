@@ -462,6 +462,30 @@ fn a_silence_lasts_as_long_as_it_was_asked_for() {
 }
 
 #[test]
+fn the_silence_of_a_rule_does_not_end_with_that_of_one_of_its_alerts_and_says_so() {
+    let mut bench = Bench::new();
+    bench.pass(1);
+    lose(&mut bench.world);
+    bench.pass(3);
+    let id = bench.alerts.views()[0].id.clone();
+    bench.alerts.silence(&id, 60).unwrap();
+    bench.alerts.silence("node_lost", 30).unwrap();
+    assert_eq!(bench.alerts.silence(&id, 0), Err(SilenceError::OfItsRule("node_lost".to_owned())));
+    assert_eq!(bench.alerts.silences().len(), 2, "nothing has changed");
+    bench.alerts.silence("node_lost", 0).unwrap();
+    bench.alerts.silence(&id, 0).unwrap();
+    assert_eq!(bench.alerts.silences().len(), 0);
+    // An alert about the whole cluster has the name of its rule.
+    bench.world.0.nodes[0].version = "2".to_owned();
+    bench.world.0.nodes[1].status = NodeStatus::Alive;
+    bench.pass(10);
+    assert!(bench.alerts.views().iter().any(|alert| alert.id == "version_skew"));
+    bench.alerts.silence("version_skew", 60).unwrap();
+    bench.alerts.silence("version_skew", 0).unwrap();
+    assert_eq!(bench.alerts.silences().len(), 0);
+}
+
+#[test]
 fn silences_go_on_in_the_next_run_and_never_for_longer_than_a_week() {
     let mut before = Alerts::default();
     before.take_up(500, 10_000, BTreeMap::new());

@@ -17,9 +17,29 @@ test("what was measured is compared with the range, not with the point", () => {
 
 test("what a node's state means for its layers", () => {
   const nodes = fixtures.lost().nodes as never[];
-  const parts = partsOf(fixtures.lost().instances[0] as never, nodes, { missing: () => "missing", late: "late" });
+  const parts = partsOf(fixtures.lost().instances[0] as never, nodes, { missing: () => "missing", late: "late", unloaded: "not loaded" });
   expect(parts.map((part) => [part.title, part.state])).toEqual([["desk/gpu0", "held"], ["tower/gpu0", "missing"], ["laptop/cpu", "late"]]);
   expect(stageState(stage(9, "gone", "cpu", 0, 1) as never, undefined)).toBe("missing");
+});
+
+test("a device that is being checked, or that was pulled out, holds no layers", () => {
+  const { nodes } = fixtures.home() as never as { nodes: { id: string; devices: { id: string; state: string }[] }[] };
+  const desk = nodes.find((node) => node.id === nodeId(1))!;
+  const on = (device: string) => stageState(stage(1, "desk", device, 0, 8) as never, desk as never);
+  expect([on("cpu"), on("gpu9")]).toEqual(["held", "missing"]);
+  for (const state of ["lost", "verifying", "quarantined"]) {
+    desk.devices.find((device) => device.id === "gpu0")!.state = state;
+    expect(on("gpu0"), state).toBe("missing");
+  }
+  // One that has told none yet may have it all the same.
+  desk.devices = [];
+  expect(on("gpu0")).toBe("held");
+});
+
+test("of an instance that waits or was given up nothing is on its way", () => {
+  const half = [stage(1, "desk", "cpu", 0, 8, { weight_bytes_held: 0 })];
+  const state = (kind: string) => partsOf(placed({ state: { kind, reason: "", progress: 0 } }, half as never), fixtures.home().nodes as never[], { missing: () => "", late: "", unloaded: "not loaded" }).map((part) => [part.state, part.note])[0];
+  expect(["loading", "degraded", "waiting", "failed"].map(state)).toEqual([["loading", "0 %"], ["loading", "0 %"], ["unloaded", "not loaded"], ["unloaded", "not loaded"]]);
 });
 
 test("a stage that is fetched is as far as its node says, before anything of it is in memory", () => {
@@ -27,7 +47,7 @@ test("a stage that is fetched is as far as its node says, before anything of it 
   expect(heldOf(attic({}))).toBe(0);
   expect(heldOf(attic({ progress: { phase: "fetching", done_bytes: 30e6, total_bytes: 120e6 } }))).toBe(0.25);
   expect(heldOf(attic({ weight_bytes_held: 50e6 }))).toBe(0.5);
-  const parts = partsOf(fixtures.home().instances[1] as never, fixtures.home().nodes as never[], { missing: () => "missing", late: "late" });
+  const parts = partsOf(fixtures.home().instances[1] as never, fixtures.home().nodes as never[], { missing: () => "missing", late: "late", unloaded: "not loaded" });
   expect(parts[0]).toMatchObject({ state: "loading", note: "31 %" });
 });
 
