@@ -895,14 +895,14 @@ mod tests {
             while hub.hub_wait(Instant::now()).is_none() {
                 tokio::time::sleep(FIRST_LOOK_EVERY).await;
             }
+            // While the batch waits: it ends with its future.
+            (hub.coming(id), hub.wanted(id, Instant::now()))
         };
-        tokio::select! {
+        let (coming, wanted) = tokio::select! {
             fetched = hub.fetch(&partial, &wanted, &mut ignore) => panic!("{fetched:?}"),
-            () = asked => {
-                let coming = hub.coming(id);
-                assert!(coming.is_empty() && hub.wanted(id, Instant::now()).is_empty(), "{coming:?}");
-            }
-        }
+            seen = asked => seen,
+        };
+        assert!(coming.is_empty() && wanted.is_empty(), "{coming:?}, {wanted:?}");
     }
 
     #[tokio::test]
