@@ -659,7 +659,7 @@ mod tests {
             // The other half is here.
             let held = chunks..2 * chunks;
             let work = ChunkQueue::new(chunk_bytes * 2 * u64::from(chunks), chunk_bytes, held, 2);
-            let mut state = work.lock();
+            let mut state = work.state.lock();
             state.chunks[..chunks as usize].fill(Chunk::InFlight);
             state.claims[0] = Some((0, chunks));
             drop(state);
@@ -731,10 +731,10 @@ mod tests {
         let work = ChunkQueue::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 2);
         assert_eq!((work.claim(0), work.claim(1)), (Some((0, 1)), Some((1, 2))));
         let now = Instant::now();
-        work.lock().paces[0].ask(now - took);
+        work.state.lock().paces[0].ask(now - took);
         work.write(0, 0);
         work.receive(1, came);
-        work.lock().paces[1].ask(now - silence);
+        work.state.lock().paces[1].ask(now - silence);
         work
     }
 
@@ -764,14 +764,14 @@ mod tests {
         let long_ago = |seconds| Instant::now() - Duration::from_secs(seconds);
         work.begin_nearby();
         assert_eq!(work.claim(0), None);
-        work.lock().nearby_pace.ask(long_ago(6));
+        work.state.lock().nearby_pace.ask(long_ago(6));
         assert_eq!((work.claim(0), work.left_to_nearby()), (Some((3, 4)), vec![1, 2]));
         work.write(0, 3);
         assert_eq!(work.claim(0), Some((2, 3)));
         work.write_given(1);
         assert_eq!(work.left_to_nearby(), [0; 0]);
         // Now the hub is the one that trickles.
-        work.lock().paces[0].ask(long_ago(20));
+        work.state.lock().paces[0].ask(long_ago(20));
         assert_eq!((work.is_missing_after(Duration::ZERO), work.left_to_nearby()), (true, vec![2]));
         work.write_given(2);
         assert_eq!((work.claimed(0), work.is_here(2)), (None, true));
@@ -802,7 +802,8 @@ mod tests {
             let (_, coming) = work.bits();
             (0..8).filter(|index| coming.has(*index)).collect::<Vec<u32>>()
         };
-        let is_quiet_for_long = || work.lock().quiet_since[0] = Instant::now().checked_sub(CLAIM_KEPT_MAX);
+        let is_quiet_for_long =
+            || work.state.lock().quiet_since[0] = Instant::now().checked_sub(CLAIM_KEPT_MAX);
         assert_eq!(work.claim(0), Some((0, 4)));
         work.note_asked(0);
         work.hold_off(Duration::from_secs(60));
@@ -811,7 +812,7 @@ mod tests {
         is_quiet_for_long();
         assert_eq!((work.claim(0), work.claimed(0)), (None, None));
         // It claims anew, and others wait for that once it comes.
-        work.lock().not_before = None;
+        work.state.lock().not_before = None;
         work.note_asked(0);
         assert_eq!((work.claim(0), coming()), (Some((0, 4)), vec![]));
         work.receive(0, 1);

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::errors::quoted;
-use crate::repository::is_hex;
 use crate::{HubError, ReferenceProblem, names};
 
 /// Longer texts are no reference.
@@ -314,6 +313,10 @@ fn checked_quantisation(text: &str) -> Result<String, ReferenceProblem> {
         return Err(ReferenceProblem::Quantisation(quoted(text)));
     }
     Ok(text.to_owned())
+}
+
+pub(crate) fn is_hex(text: &str, len: usize) -> bool {
+    text.len() == len && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
 #[cfg(test)]

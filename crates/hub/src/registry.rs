@@ -16,7 +16,7 @@ use crate::client::HubResponse;
 use crate::errors::quoted;
 use crate::fetch_plan::PlannedFile;
 use crate::problems::{AnswerProblem, LAYER_BYTES_MAX, LAYERS_MAX};
-use crate::repository::is_hex;
+use crate::reference::is_hex;
 use crate::{
     Cancel, ChosenVariant, Client, FetchPlan, HubError, Licence, ReferenceProblem, RegistryReference,
     RepoFile, Variant, address,

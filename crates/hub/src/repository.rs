@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::errors::quoted;
 use crate::problems::{AnswerProblem, FILE_BYTES_MAX};
+use crate::reference::is_hex;
 use crate::{Cancel, Client, HubError, HubReference, Licence, address, answers, names};
 
 /// More than any repository of a model has.
@@ -244,8 +245,4 @@ fn json(bytes: &[u8]) -> Result<Value, AnswerProblem> {
         let start: String = String::from_utf8_lossy(bytes).chars().take(40).collect();
         AnswerProblem::JsonFrom { error, start: quoted(&start) }
     })
-}
-
-pub(crate) fn is_hex(text: &str, len: usize) -> bool {
-    text.len() == len && text.bytes().all(|b| b.is_ascii_hexdigit())
 }

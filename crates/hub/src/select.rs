@@ -19,8 +19,8 @@ const LABELS: &str = "\
 const OTHER_LABELS: &str = "\
     IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS IQ3_S IQ3_M IQ4_XS IQ4_NL MXFP4_MOE MXFP4 \
     TQ1_0 TQ2_0 NVFP4";
-/// Files beside the weights of a safetensors model. The last two are of Sentence Transformers: how rows become
-/// a vector.
+/// Files beside the weights of a safetensors model. The last two are of Sentence Transformers: how rows
+/// become a vector.
 const COMPANIONS: &str = "\
     config.json generation_config.json tokenizer.json tokenizer_config.json special_tokens_map.json \
     added_tokens.json vocab.json merges.txt chat_template.jinja modules.json 1_Pooling/config.json";
