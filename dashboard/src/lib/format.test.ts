@@ -7,6 +7,7 @@ test("numbers read as people write them", () => {
   expect([0.31, 420, 4100, 600_000].map(format.millis)).toEqual(["0.31 ms", "420 ms", "4.1 s", "10 min"]);
   expect([1, 89, 240, 12_000, 400_000].map(format.duration)).toEqual(["1 s", "89 s", "4 min", "3 h 20 min", "4 d"]);
   expect(format.countdown(61.2)).toBe("1:02");
+  expect([0.004, -0.004, -0.12].map(format.percent)).toEqual(["0 %", "0 %", "-12 %"]);
 });
 
 test("what nobody measured is a dash and never a zero", () => {

@@ -41,7 +41,8 @@ export function digits(value: number | null | undefined): string {
 
 export function integer(value: number | null | undefined): string {
   if (!isNumber(value)) return DASH;
-  return Math.abs(value) >= 1e15 ? digits(value) : Math.round(value).toLocaleString("en");
+  // Of what rounds up to zero there is no `-0`.
+  return Math.abs(value) >= 1e15 ? digits(value) : (Math.round(value) || 0).toLocaleString("en");
 }
 
 /** `42 %`. */
