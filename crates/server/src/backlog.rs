@@ -98,12 +98,20 @@ impl Collected {
 
     /// Takes room for so many bytes more.
     pub fn add(&mut self, bytes: usize) -> Result<(), ApiError> {
+        let (needed, bytes_max) = (self.bytes + bytes, self.room.answers_bytes_max());
+        if needed > bytes_max {
+            // Whoever asks again later asks in vain.
+            let message = format!(
+                "the answer would take {needed} bytes of memory, all answers together may take {bytes_max}; ask for less at once"
+            );
+            return Err(ApiError::invalid(StatusCode::PAYLOAD_TOO_LARGE, "answer_too_large", message));
+        }
         let steps = |bytes: usize| bytes.saturating_sub(FREE_BYTES).div_ceil(STEP_BYTES);
-        let more = steps(self.bytes + bytes) - steps(self.bytes);
+        let more = steps(needed) - steps(self.bytes);
         if more > 0 {
             self.leases.push(self.room.hold_answer(more * STEP_BYTES)?);
         }
-        self.bytes += bytes;
+        self.bytes = needed;
         Ok(())
     }
 

@@ -81,6 +81,11 @@ impl Room {
         Lease { room: self.clone(), bytes: 0, held: None, held_as_large: None }
     }
 
+    /// What all answers together may take.
+    pub fn answers_bytes_max(&self) -> usize {
+        self.bytes_max / 2
+    }
+
     /// Takes room for so many bytes of an answer.
     pub fn hold_answer(&self, bytes: usize) -> Result<AnswerLease, ApiError> {
         let take = |units: &Arc<Semaphore>| {
@@ -92,7 +97,7 @@ impl Room {
         lease.ok_or_else(|| {
             let message = format!(
                 "answers that are collected or not read yet leave no room for {bytes} bytes more, of {} for all",
-                self.bytes_max / 2
+                self.answers_bytes_max()
             );
             ApiError::unavailable("too_many_bytes", message, 1)
         })

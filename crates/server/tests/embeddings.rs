@@ -104,11 +104,17 @@ async fn a_node_that_falls_silent_over_vectors_is_not_waited_for() {
 
 #[tokio::test]
 async fn vectors_take_room_of_answers_while_they_are_made() {
-    let options = ServerOptions { bodies_bytes_max: 64 << 20, ..quick() };
-    let server = start_with("127.0.0.1:0", options).await;
-    let refused = server.post(OPENAI, r#"{"model":"wide","input":"a"}"#);
-    let refused = tokio::time::timeout(Duration::from_secs(5), refused).await;
-    assert_eq!(refused.expect("it ends while they are made").error(), "503 too_many_bytes");
-    server.until_live(0).await;
-    assert_eq!(server.post(OPENAI, r#"{"model":"good","input":"a"}"#).await.status, 200, "given back");
+    // Forty MiB with their text: too many for half of 64, and of 128 for two at once.
+    for (mib, refusal) in [(64, "413 answer_too_large"), (128, "503 too_many_bytes")] {
+        let options = ServerOptions { bodies_bytes_max: mib << 20, ..quick() };
+        let server = start_with("127.0.0.1:0", options).await;
+        let wide = || server.post(OPENAI, r#"{"model":"wide","input":"a"}"#);
+        let refused = async {
+            tokio::select! { one = wide() => one, other = wide() => other }
+        };
+        let refused = tokio::time::timeout(Duration::from_secs(5), refused).await;
+        assert_eq!(refused.expect("it ends while they are made").error(), refusal);
+        server.until_live(0).await;
+        assert_eq!(server.post(OPENAI, r#"{"model":"good","input":"a"}"#).await.status, 200, "given back");
+    }
 }
