@@ -273,7 +273,7 @@ async fn answers_that_nobody_reads_are_bounded_in_sum() {
     let ended = server.chat("good", STREAM).await;
     assert!(ended.body.ends_with("data: [DONE]\n\n"), "who reads is served meanwhile: {}", ended.body);
     assert_eq!(server.chat("good", "").await.status, 200);
-    assert_eq!(server.chat("long", "").await.error(), "503 too_many_bytes");
+    assert_eq!(server.chat("long", "").await.error(), "413 answer_too_large");
     let mut rest = Vec::new();
     for mut client in clients {
         rest.clear();
@@ -346,7 +346,7 @@ async fn whole_answers_that_are_collected_are_bounded_in_sum() {
     let server = start_with("127.0.0.1:0", options).await;
     let refused = tokio::time::timeout(Duration::from_secs(5), server.chat("flood", "")).await;
     let refused = refused.expect("an answer of any length is not collected");
-    assert_eq!(refused.error(), "503 too_many_bytes");
+    assert_eq!(refused.error(), "413 answer_too_large");
     server.until_live(0).await;
     assert_eq!(server.chat("good", "").await.status, 200, "the room is given back");
 }
