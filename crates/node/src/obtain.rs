@@ -603,8 +603,8 @@ mod tests {
         let mut note = |news| stored += usize::from(matches!(news, FetchProgress::Stored(_)));
         obtaining.run(&all, &mut note).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
-        // A chunk that was being written when its share ended, because another brought the last one, may be told
-        // of by neither.
+        // A chunk that was being written when its share ended, because another brought the last one, may be
+        // told of by neither.
         assert!(stored <= all.len() && stored + takes_ms.len() > all.len(), "{stored} of {}", all.len());
         let asked = std::array::from_fn(|number| asked[number].load(Ordering::SeqCst));
         (asked, all.len(), begun.elapsed())
