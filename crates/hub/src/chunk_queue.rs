@@ -48,6 +48,7 @@ pub(crate) struct ChunkQueue {
 }
 
 struct State {
+    size: u64,
     chunk_bytes: u64,
     run_chunks_max: usize,
     chunks: Vec<Chunk>,
@@ -89,6 +90,7 @@ impl ChunkQueue {
             held_bytes += end - start;
         }
         let state = State {
+            size,
             chunk_bytes,
             run_chunks_max: (RUN_BYTES_MAX / chunk_bytes).max(1) as usize,
             chunks,
@@ -545,7 +547,9 @@ impl State {
 
     /// Whether the chunk that stands so many behind the one that a fetcher is bringing comes too slowly.
     fn is_overdue(&self, fetcher: usize, now: Instant, each: Option<Duration>, behind: u32) -> bool {
-        let came = self.in_flight[fetcher] as f64 / self.chunk_bytes as f64;
+        let bringing = self.claims[fetcher].map_or(0, |(next, _)| next);
+        let (start, end) = range(bringing, self.chunk_bytes, self.size); // the last chunk may be a small one
+        let came = self.in_flight[fetcher] as f64 / end.saturating_sub(start).max(1) as f64;
         self.paces[fetcher].is_overdue(now, (behind as usize, came), each)
     }
 
@@ -728,7 +732,12 @@ mod tests {
     /// Of two fetchers of two chunks the first one took so long for its own, and the second one is
     /// silent for so long with its; of that it has this part.
     fn with_a_slow_one(took: Duration, silence: Duration, came: u64) -> ChunkQueue {
-        let work = ChunkQueue::new(CHUNK_BYTES * 2, CHUNK_BYTES, std::iter::empty(), 2);
+        with_a_slow_last(CHUNK_BYTES, took, silence, came)
+    }
+
+    /// The same where the second chunk has so many bytes.
+    fn with_a_slow_last(last: u64, took: Duration, silence: Duration, came: u64) -> ChunkQueue {
+        let work = ChunkQueue::new(CHUNK_BYTES + last, CHUNK_BYTES, std::iter::empty(), 2);
         assert_eq!((work.claim(0), work.claim(1)), (Some((0, 1)), Some((1, 2))));
         let now = Instant::now();
         work.state.lock().paces[0].ask(now - took);
@@ -756,6 +765,13 @@ mod tests {
         work.claim(0);
         work.release(0);
         assert_eq!((work.ranges(), work.claimed(1)), (2, Some((1, 2))));
+    }
+
+    #[test]
+    fn a_small_last_chunk_that_is_about_to_be_written_is_not_asked_for_again() {
+        let (short, silence) = (Duration::from_millis(1), Duration::from_millis(10));
+        assert_eq!(with_a_slow_last(17, short, silence, 17).claim(0), None, "all of it is here");
+        assert_eq!(with_a_slow_one(2 * silence, silence, 17).claim(0), None, "it has just begun to come");
     }
 
     #[test]

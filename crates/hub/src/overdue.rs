@@ -71,9 +71,13 @@ impl SourcePace {
         let silence = self.silence(now);
         let Some(each) = each else { return silence >= SLOW_AFTER };
         let missing = 1.0 - came.clamp(0.0, 1.0);
-        // As long as it took for what came.
-        let at_this_rate =
-            if missing < 1.0 { seconds(silence) * missing / (1.0 - missing) } else { seconds(silence) };
+        let at_this_rate = match missing < 1.0 {
+            false => seconds(silence),
+            // As long as it took for what came, once that is longer than the idle one takes for all of it:
+            // the first bytes of an answer say little of the others.
+            true if silence >= each => seconds(silence) * missing / (1.0 - missing),
+            true => 0.0,
+        };
         let left = at_this_rate.max(seconds(self.each.unwrap_or_default()) * (ahead as f64 + missing));
         left >= seconds(each) * 2.0 + seconds(GAIN_MIN)
     }
@@ -136,6 +140,7 @@ mod tests {
         assert!(after(6000, 0.0) && after(6000, 0.5), "it takes as long again");
         assert!(!after(6000, 0.6), "4 s more");
         assert!(after(10_000, 0.6));
+        assert!(!after(1999, 0.01) && after(2000, 0.01), "sooner than the idle one nothing is late");
     }
 
     #[test]
