@@ -23,7 +23,7 @@ pub use chat_response::{ChatChunk, ChatCompletion};
 pub use common::{CommonFields, StreamOptions};
 pub use completion::CompletionRequest;
 pub use completion_response::Completion;
-pub use embeddings::{EmbeddingList, EmbeddingsRequest};
+pub use embeddings::{EmbeddingList, EmbeddingsRequest, Encoding};
 pub use error::{ErrorBody, ErrorDetail};
 pub use models::{ModelList, ModelObject};
 pub use tokens::{Detokenized, RenderedPrompt, Tokenized, TokensBody};

@@ -104,16 +104,22 @@ async fn a_node_that_falls_silent_over_vectors_is_not_waited_for() {
 
 #[tokio::test]
 async fn vectors_take_room_of_answers_while_they_are_made() {
-    // Forty MiB with their text: too many for half of 64, and of 128 for two at once.
-    for (mib, refusal) in [(64, "413 answer_too_large"), (128, "503 too_many_bytes")] {
+    // Forty MiB with their text: too many for half of 64, and of 128 for two at once. In base64 they are 27.
+    for (mib, encoding, refusal) in [
+        (64, "float", "413 answer_too_large"),
+        (128, "float", "503 too_many_bytes"),
+        (48, "base64", "413 answer_too_large"),
+        (64, "base64", "503 too_many_bytes"),
+    ] {
         let options = ServerOptions { bodies_bytes_max: mib << 20, ..quick() };
         let server = start_with("127.0.0.1:0", options).await;
-        let wide = || server.post(OPENAI, r#"{"model":"wide","input":"a"}"#);
+        let body = format!(r#"{{"model":"wide","input":"a","encoding_format":"{encoding}"}}"#);
+        let wide = || server.post(OPENAI, &body);
         let refused = async {
             tokio::select! { one = wide() => one, other = wide() => other }
         };
         let refused = tokio::time::timeout(Duration::from_secs(5), refused).await;
-        assert_eq!(refused.expect("it ends while they are made").error(), refusal);
+        assert_eq!(refused.expect("it ends while they are made").error(), refusal, "{mib} {encoding}");
         server.until_live(0).await;
         assert_eq!(server.post(OPENAI, r#"{"model":"good","input":"a"}"#).await.status, 200, "given back");
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::response::Response;
 use exo_api::ollama::{OllamaEmbed, OllamaEmbedding, OllamaEmbeddings};
-use exo_api::openai::{EmbeddingList, EmbeddingsRequest};
+use exo_api::openai::{EmbeddingList, EmbeddingsRequest, Encoding};
 use exo_api::{EmbedRequest, Embeddings, GenerateError, SignOfLife};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,15 +19,19 @@ use crate::errors::ApiError;
 use crate::generate::{PostedRequest, read};
 use crate::source::STILL_MIN;
 
-/// A number of a vector takes four bytes, and with its text in the answer so many times as much.
-const WITH_TEXT: usize = 4;
+/// How many bytes are held for vectors of so many bytes until their answer is written.
+type HeldBytes = fn(usize) -> usize;
 
 /// `POST /v1/embeddings`
 pub async fn openai(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let asked = read(&app, posted, |body, _| Ok(EmbeddingsRequest::parse(body)?)).await?;
     let (model, encoding) = (asked.body.model.clone(), asked.body.encoding);
+    let held: HeldBytes = match encoding {
+        Encoding::Float => held_as_numbers,
+        Encoding::Base64 => held_as_base64,
+    };
     let request = asked.body.into_embed(asked.context);
-    let (embeddings, _room) = embed(&app, Dialect::Embeddings, request).await?;
+    let (embeddings, _room) = embed(&app, Dialect::Embeddings, request, held).await?;
     Ok(json(&EmbeddingList::new(model, encoding, embeddings)))
 }
 
@@ -35,7 +39,8 @@ pub async fn openai(State(app): State<Arc<App>>, posted: PostedRequest) -> Resul
 pub async fn ollama(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let asked = read(&app, posted, |body, _| Ok(OllamaEmbed::parse_embed(body)?)).await?;
     let (model, dialect) = (asked.body.model.clone(), Dialect::OllamaEmbed { asked_in: "input" });
-    let (embeddings, _room) = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
+    let request = asked.body.into_embed(asked.context);
+    let (embeddings, _room) = embed(&app, dialect, request, held_as_numbers).await?;
     Ok(json(&OllamaEmbeddings::new(model, embeddings)))
 }
 
@@ -43,7 +48,8 @@ pub async fn ollama(State(app): State<Arc<App>>, posted: PostedRequest) -> Resul
 pub async fn ollama_older(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<Response, ApiError> {
     let asked = read(&app, posted, |body, _| Ok(OllamaEmbed::parse_embeddings(body)?)).await?;
     let dialect = Dialect::OllamaEmbed { asked_in: "prompt" };
-    let (embeddings, _room) = embed(&app, dialect, asked.body.into_embed(asked.context)).await?;
+    let request = asked.body.into_embed(asked.context);
+    let (embeddings, _room) = embed(&app, dialect, request, held_as_numbers).await?;
     Ok(json(&OllamaEmbedding::new(embeddings)))
 }
 
@@ -53,6 +59,7 @@ async fn embed(
     app: &App,
     dialect: Dialect,
     request: EmbedRequest,
+    held: HeldBytes,
 ) -> Result<(Embeddings, Collected), ApiError> {
     let mut tracked = app.requests.track_embedding(&request);
     let (heard, silence_max) = (Arc::new(watch::Sender::new(0)), app.options.silence_max);
@@ -67,13 +74,13 @@ async fn embed(
         () = tracked.cancelled.cancelled() => Err(ApiError::cancelled()),
         () = app.closing.cancelled() => Err(ApiError::shutting_down(None)),
         made = app.facade.embed(request, sign) => made.map_err(|error| ApiError::of(dialect, error)),
-        refusal = watch_over(signs, silence_max, &mut room) => {
+        refusal = watch_over(signs, silence_max, &mut room, held) => {
             Err(refusal.unwrap_or_else(|| ApiError::of(dialect, silent(silence_max))))
         }
     };
     let elements = |made: &Embeddings| made.vectors.iter().map(Vec::len).sum::<usize>();
     let made = made.and_then(|made| {
-        room.add_up_to(elements(&made) * size_of::<f32>() * WITH_TEXT)?;
+        room.add_up_to(held(elements(&made) * size_of::<f32>()))?;
         Ok(made)
     });
     match &made {
@@ -90,6 +97,7 @@ async fn watch_over(
     mut signs: watch::Receiver<usize>,
     silence_max: Duration,
     room: &mut Collected,
+    held: HeldBytes,
 ) -> Option<ApiError> {
     loop {
         let due = Instant::now() + silence_max;
@@ -98,10 +106,20 @@ async fn watch_over(
             return None;
         }
         let made = *signs.borrow();
-        if let Err(refusal) = room.add_up_to(made * WITH_TEXT) {
+        if let Err(refusal) = room.add_up_to(held(made)) {
             return Some(refusal);
         }
     }
+}
+
+/// The vectors, and in the answer each number of four bytes as a text of at most twelve.
+fn held_as_numbers(vectors_bytes: usize) -> usize {
+    vectors_bytes.saturating_mul(4)
+}
+
+/// Vectors in base64, a third larger, which they are turned into one by one, and the same again in the answer.
+fn held_as_base64(vectors_bytes: usize) -> usize {
+    vectors_bytes.saturating_mul(8) / 3
 }
 
 fn silent(silence_max: Duration) -> GenerateError {
