@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 /// Every field of the parameter types of the Python clients of these versions: endpoint and path. Where a
 /// value is one of several kinds, `path.type=kind` names each, and only those that are taken are gone into.
 const CLIENTS: [&str; 3] = [
-    include_str!("data/openai-3.54.0-fields.txt"),
-    include_str!("data/anthropic-2.12.0-fields.txt"),
+    include_str!("data/openai-3.57.0-fields.txt"),
+    include_str!("data/anthropic-2.14.0-fields.txt"),
     include_str!("data/ollama-0.6.3-fields.txt"),
 ];
 

@@ -48,6 +48,20 @@ async function rounds() {
   check("calls or an answer of the format", either.parsed?.age <= 120 || either.tool_calls?.length > 0, either);
 }
 
+async function runner() {
+  const told = [];
+  const answered = (args) => told.push(args) && "Sun.";
+  const tool = zodFunction({ name: "get_weather", parameters: Weather, function: answered });
+  const calling = { ...asked, tools: [tool], tool_choice: "required", parallel_tool_calls: false };
+  for (const stream of [false, true]) {
+    const run = client.chat.completions.runTools({ ...calling, stream }, { maxChatCompletions: 2 });
+    await run.done();
+    const results = run.messages.filter(({ role, content }) => role === "tool" && content === "Sun.");
+    check("the runner's two rounds", results.length === 2, run.messages);
+  }
+  for (const args of told) checkWeather("what the runner calls with", args);
+}
+
 async function parallel() {
   const tool = zodFunction({ name: "get_weather", parameters: Weather });
   const calling = { ...asked, model: "equals", tools: [tool], tool_choice: "required", max_tokens: 500 };
@@ -97,5 +111,5 @@ async function others() {
   check("its code", error.code === "context_length_exceeded", error.code);
 }
 
-for (const part of [texts, typed, rounds, parallel, responses, others]) await part();
+for (const part of [texts, typed, rounds, runner, parallel, responses, others]) await part();
 console.log("ok");
