@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
 use crate::common::{Answer, start};
-use exo_api::{AnswerFormat, Prompt, Reasoning};
+use exo_api::{AnswerFormat, Prompt, Reasoning, StageView};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/api/chat";
@@ -202,6 +202,7 @@ async fn models_are_told_of_and_not_changed() {
     let shown = server.post("/api/show", r#"{"model":"good"}"#).await.json();
     assert_eq!(shown["capabilities"], json!(["completion", "tools", "insert"]));
     assert_eq!(shown["model_info"]["llama.context_length"], 4096);
+    assert_eq!(shown["model_info"]["general.basename"], "good", "the name that editors display");
     assert_eq!(server.get("/api/version").await.json(), json!({"version": "0.12.11", "exo": "0"}));
     let pulled = lines(&server.post("/api/pull", r#"{"model":"good"}"#).await);
     assert_eq!(pulled, [json!({"status": "success"})]);
@@ -217,4 +218,29 @@ async fn models_are_told_of_and_not_changed() {
     }
     let deleted = server.send("DELETE /api/delete", &[], "").await;
     assert!(deleted.status == 403 && deleted.body.contains("exo models remove"), "{}", deleted.body);
+}
+
+#[tokio::test]
+async fn what_of_a_model_is_on_cards_is_said_and_never_more_than_all() {
+    let server = start().await;
+    // The model has ten bytes; its ends may both hold its embedding.
+    for (devices, on_cards) in
+        [([("cpu", 4), ("cpu", 6)], 0), ([("cpu", 4), ("gpu0", 6)], 6), ([("gpu0", 8), ("gpu1", 8)], 10)]
+    {
+        let stage = |(device, weight_bytes): (&str, u64)| {
+            let stage = json!({
+                "node": "n", "node_name": "n", "device": device, "layers": {"start": 0, "end": 4},
+                "embedding": true, "head": true, "weight_bytes": weight_bytes, "weight_bytes_held": 0,
+                "kv_bytes": 0,
+            });
+            serde_json::from_value::<StageView>(stage).unwrap()
+        };
+        let stages = Vec::from(devices.map(stage));
+        server.fake.view.send_modify(|view| view.instances[0].stages = stages);
+        let placed = server.get("/api/ps").await.json();
+        let placed = &placed["models"][0];
+        assert_eq!((&placed["size"], &placed["size_vram"]), (&json!(10), &json!(on_cards)), "{devices:?}");
+    }
+    let known = server.get("/api/tags").await.json();
+    assert_eq!(known["models"][0].get("size_vram"), None);
 }

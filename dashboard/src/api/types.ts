@@ -2142,6 +2142,8 @@ export type OllamaModel = {
   name: string;
   /** Bytes of its weights. */
   size: number;
+  /** Of these, bytes on other devices than processors; of `/api/ps`. */
+  size_vram?: number | null;
 };
 
 /** A list of models. */
@@ -2178,7 +2180,7 @@ export type OllamaShow = {
   details: OllamaDetails;
   /** Licence of the model, where it is known. */
   license?: string | null;
-  /** Numbers of the architecture, by the keys of GGUF files. */
+  /** Name of the model and numbers of its architecture, by the keys of GGUF files. */
   model_info: Record<string, unknown>;
   /** When its file was last changed, where that is known. */
   modified_at?: string | null;

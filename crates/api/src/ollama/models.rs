@@ -2,13 +2,14 @@
 //! `/api/version`.
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use exo_types::DeviceId;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::table::OLLAMA_VERSION;
 use crate::tokens::Capabilities;
-use crate::view::{ClusterView, InstanceState, ModelView};
+use crate::view::{ClusterView, InstanceState, ModelView, StageView};
 
 /// What a person placed is not unloaded by itself; clients need a date.
 const NEVER: &str = "9999-12-31T23:59:59Z";
@@ -32,6 +33,9 @@ pub struct OllamaModel {
     pub modified_at: Option<String>,
     /// Bytes of its weights.
     pub size: u64,
+    /// Of these, bytes on other devices than processors; of `/api/ps`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_vram: Option<u64>,
     /// The model's id in exo.
     pub digest: String,
     /// Format, family and size of the model.
@@ -102,6 +106,7 @@ impl OllamaModel {
             model: view.request_name().to_owned(),
             modified_at: None,
             size: view.weight_bytes,
+            size_vram: None,
             digest: view.id.clone(),
             details: view.into(),
             expires_at: None,
@@ -124,6 +129,7 @@ impl OllamaModels {
         let model = |instance: &crate::InstanceView| {
             let view = models.iter().find(|view| view.id == instance.model_id)?;
             Some(OllamaModel {
+                size_vram: Some(accelerated_bytes(&instance.stages).min(view.weight_bytes)),
                 expires_at: Some(view.unloads_unix_s.map_or_else(|| NEVER.to_owned(), date)),
                 context_length: Some(instance.context_tokens),
                 ..OllamaModel::new(view)
@@ -134,12 +140,19 @@ impl OllamaModels {
     }
 }
 
+/// Bytes of the stages on graphics processors and cards. Where both ends of a model hold one tensor, they are
+/// more than its file has.
+fn accelerated_bytes(stages: &[StageView]) -> u64 {
+    let processor = DeviceId::cpu().0;
+    stages.iter().filter(|stage| stage.device != processor).map(|stage| stage.weight_bytes).sum()
+}
+
 /// The answer of `/api/show`.
 #[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
 pub struct OllamaShow {
     /// Format, family and size of the model.
     pub details: OllamaDetails,
-    /// Numbers of the architecture, by the keys of GGUF files.
+    /// Name of the model and numbers of its architecture, by the keys of GGUF files.
     #[schema(value_type = Object)]
     pub model_info: Map<String, Value>,
     /// `completion`, and `tools`, `thinking`, `insert` where template and vocabulary have a form for them.
@@ -158,6 +171,8 @@ impl OllamaShow {
         let family = &view.architecture;
         let model_info = [
             ("general.architecture".to_owned(), Value::from(family.clone())),
+            // Editors display it.
+            ("general.basename".to_owned(), view.request_name().into()),
             (format!("{family}.context_length"), view.context_tokens_max.into()),
             (format!("{family}.block_count"), view.layers.into()),
             ("general.parameter_count".to_owned(), view.parameters.into()),
