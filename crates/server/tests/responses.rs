@@ -46,6 +46,24 @@ async fn a_stream_and_the_whole_answer_have_the_same_items() {
 }
 
 #[tokio::test]
+async fn what_a_client_may_ask_to_include_passes_where_it_is_of_what_does_not_run_here() {
+    let server = start().await;
+    // All that OpenAI's package names.
+    let include = json!([
+        "file_search_call.results",
+        "web_search_call.results",
+        "web_search_call.action.sources",
+        "message.input_image.image_url",
+        "computer_call_output.output.image_url",
+        "code_interpreter_call.outputs",
+        "reasoning.encrypted_content",
+        "message.output_text.logprobs",
+    ]);
+    let answer = ask(&server, "good", json!({"include": include})).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+#[tokio::test]
 async fn a_response_goes_on_from_one_that_is_kept() {
     let server = start().await;
     let first =

@@ -229,8 +229,9 @@ fn take_metadata(fields: &mut Fields) -> Result<Map<String, Value>, BadParam> {
 /// comes in clear.
 fn take_include(fields: &mut Fields) -> Result<bool, BadParam> {
     const LOGPROBS: &str = "message.output_text.logprobs";
-    const NOTHING: [&str; 6] = [
+    const NOTHING: [&str; 7] = [
         "reasoning.encrypted_content",
+        "web_search_call.results",
         "web_search_call.action.sources",
         "code_interpreter_call.outputs",
         "computer_call_output.output.image_url",
