@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use crate::common::{Answer, events, messages_body, quick, start, start_with};
-use exo_api::{Prompt, Reasoning};
+use exo_api::{AnswerFormat, Prompt, Reasoning};
 use exo_server::{ApiKey, ServerOptions};
 use serde_json::{Value, json};
 
@@ -143,4 +143,22 @@ async fn what_is_asked_for_reaches_the_node() {
     let tools = request.tools.unwrap();
     assert!(tools.is_required && !tools.is_parallel, "{tools:?}");
     assert_eq!(request.queue_wait_max, Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn the_older_name_of_the_format_is_honoured_and_not_both() {
+    let server = start().await;
+    let schema = json!({"type": "integer"});
+    let format = json!({"type": "json_schema", "schema": schema});
+    let answer = server.messages("good", &format!(r#","output_format":{format}"#)).await;
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let request = server.fake.last.lock().unwrap().clone().unwrap();
+    assert_eq!(request.format, AnswerFormat::JsonSchema(schema));
+    let both = format!(r#","output_format":{format},"output_config":{{"format":{format}}}"#);
+    let bare = r#","output_format":{"type":"json_schema"}"#;
+    for (extra, names) in [(both.as_str(), "older name"), (bare, "`output_format.schema`")] {
+        let refused = server.messages("good", extra).await;
+        let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(refused.status == 400 && message.contains(names), "{message}");
+    }
 }

@@ -546,6 +546,8 @@ export type CountTokensRequest = {
   /** name or id of a model */
   model: unknown;
   output_config?: unknown;
+  /** the older name of `output_config.format` */
+  output_format?: unknown;
   /** a string or text blocks */
   system?: unknown;
   /** left out: none where the model can be told so; else it thinks, `usage` counts it, and the answer shows nothing of it */
@@ -1597,6 +1599,8 @@ export type MessagesRequest = {
   /** name or id of a model */
   model: unknown;
   output_config?: unknown;
+  /** the older name of `output_config.format` */
+  output_format?: unknown;
   /** extension; -2 to 2 */
   presence_penalty?: unknown;
   /** extension; 0.01 to 10 */

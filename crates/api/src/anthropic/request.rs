@@ -79,6 +79,7 @@ impl MessagesRequest {
         let (tools, hosted) = take_tools(&mut fields)?;
         let (reasoning, thoughts) = take_thinking(fields.take_value("thinking"))?;
         let (format, effort) = take_output_config(fields.take_value("output_config"))?;
+        let format = or_older_format(format, fields.take_value("output_format"))?;
         // Whoever wants no thoughts wants no effort in them. Beside a budget both count.
         let reasoning = match (effort, reasoning) {
             (Some(effort), Reasoning::Unasked) => Reasoning::effort_unasked(effort),
@@ -307,7 +308,7 @@ fn take_output_config(config: Option<Value>) -> Result<(AnswerFormat, Option<Str
         return Err(BadParam::invalid("output_config.effort", message));
     }
     let format = match fields.take_value("format") {
-        Some(format) => format_of(format)?,
+        Some(format) => format_of(format, "output_config.format")?,
         None => AnswerFormat::Text,
     };
     MESSAGES.check(&mut fields, "output_config.")?;
@@ -315,12 +316,25 @@ fn take_output_config(config: Option<Value>) -> Result<(AnswerFormat, Option<Str
     Ok((format, effort.filter(|word| word != "high")))
 }
 
-fn format_of(format: Value) -> Result<AnswerFormat, BadParam> {
-    let mut fields = Fields::new(format, "output_config.format")?;
+/// What the answer must be where that comes by its older name, as older clients send it.
+fn or_older_format(format: AnswerFormat, older: Option<Value>) -> Result<AnswerFormat, BadParam> {
+    const OLDER: &str = "output_format";
+    match older {
+        None => Ok(format),
+        Some(older) if format == AnswerFormat::Text => format_of(older, OLDER),
+        Some(_) => {
+            let message = "`output_format` is the older name of `output_config.format`: send one of them";
+            Err(BadParam::invalid(OLDER, message))
+        }
+    }
+}
+
+fn format_of(format: Value, path: &str) -> Result<AnswerFormat, BadParam> {
+    let mut fields = Fields::new(format, path)?;
     let kind: String = fields.take_required("type", "a string")?;
     if kind != "json_schema" {
         let message = format!("unknown format `{kind:.40}`: use json_schema");
-        return Err(BadParam::unsupported("output_config.format.type", message));
+        return Err(BadParam::unsupported(fields.name("type"), message));
     }
     let name = fields.name("schema");
     let schema = fields.take_value("schema").ok_or_else(|| BadParam::missing(&name))?;

@@ -94,6 +94,7 @@ const PROMPT_FIELDS: &[Field] = fields! {
     "output_config.format.type": Honoured, "only `json_schema`";
     "output_config.format.schema": Honoured, "whole, or refused by the place of what is not enforced";
     "output_config.task_budget": Refused(&[]), "`max_tokens` bounds the answer";
+    "output_format": Honoured, "the older name of `output_config.format`";
     "cache_control": Hint, CACHED;
     "context_management": Honoured, "";
     "context_management.edits": Honoured, "";
