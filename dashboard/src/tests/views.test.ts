@@ -2,7 +2,7 @@
 
 import { flushSync, mount, unmount, type Component } from "svelte";
 import { afterEach, expect, test, vi } from "vitest";
-import { alert, fixtures, plan } from "../../stub/fixtures.mjs";
+import { alert, fixtures, nodeId, plan } from "../../stub/fixtures.mjs";
 import type { PullView } from "../api/types";
 import { alerts } from "../stores/alerts.svelte";
 import { ClusterStore, cluster } from "../stores/cluster.svelte";
@@ -18,6 +18,7 @@ import * as telemetry from "../../stub/telemetry.mjs";
 import { conversation, message } from "../history/types";
 import { draftOf, editDraft, keepDraft } from "../lib/drafts";
 import { t } from "../text";
+import App from "../App.svelte";
 import Confirm from "../frame/Confirm.svelte";
 import Login from "../frame/Login.svelte";
 import Shell from "../frame/Shell.svelte";
@@ -34,6 +35,7 @@ import Instances from "../views/instances/Instances.svelte";
 import Integrations from "../views/integrations/Integrations.svelte";
 import Logs from "../views/logs/Logs.svelte";
 import Downloads from "../views/models/Downloads.svelte";
+import ModelList from "../views/models/ModelList.svelte";
 import Place from "../views/models/Place.svelte";
 import Metrics from "../views/metrics/Metrics.svelte";
 import Requests from "../views/requests/Requests.svelte";
@@ -498,7 +500,8 @@ async function sentWhile(run: () => Promise<unknown>, refuses: (sent: string) =>
     if (!init?.method || init.method === "GET") return answer(path, init);
     sent.push(`${init.method} ${path} ${String(init.body ?? "")}`);
     const status = refuses(sent.at(-1)!);
-    return status === null ? new Response(null, { status: 204 }) : new Response('{"error":{"code":"x","message":"refused so"}}', { status });
+    const code = status === 404 ? "not_found" : status === 409 ? "conflict" : "x";
+    return status === null ? new Response(null, { status: 204 }) : new Response(JSON.stringify({ error: { code, message: "refused so" } }), { status });
   });
   await run().finally(() => vi.stubGlobal("fetch", answer));
   return sent;
@@ -766,4 +769,146 @@ test("how long ago a member was seen grows while nothing new is told", async () 
   expect(shown.textContent).not.toContain("2 s ago");
   Object.assign(measured, { view: null, looks: [] });
   ANSWERS["/exo/v1/telemetry"] = before;
+});
+
+const buttonIn = (root: Element, text: string) => [...root.querySelectorAll("button")].find((one) => one.textContent === text);
+
+/** Presses the first button that says so, and says yes to what is asked. */
+async function agree(shown: Element, text: string) {
+  await vi.waitFor(() => expect(buttonIn(shown, text)).toBeDefined());
+  buttonIn(shown, text)!.click();
+  await vi.waitFor(() => expect(notices.question).not.toBeNull());
+  notices.question!.answer(true);
+}
+
+test("the silence of an alert that is over has ended, of it alone and of its whole rule", async () => {
+  const shown = draw(Alerts, "home");
+  alerts.take([alert("disk_low", "warning", "attic", "", "", { silenced_until_unix_s: 9e9 })]);
+  flushSync();
+  const says = (text: string) => vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind: "good", text }));
+  await sentWhile(async () => (buttonIn(shown, t.alerts.unsilence)!.click(), says(t.alerts.silence_over)), () => 404);
+  notices.list = [];
+  // It ends while the question about its rule is open.
+  let isOver = false;
+  const whole = async () => {
+    buttonIn(shown, t.alerts.unsilence)!.click();
+    await vi.waitFor(() => expect(notices.question).not.toBeNull());
+    isOver = true;
+    notices.question!.answer(true);
+    await says(t.alerts.unsilenced);
+  };
+  await sentWhile(whole, (sent) => (!isOver ? 400 : sent.includes('"disk_low"') ? null : 404));
+  notices.list = [];
+});
+
+const RUNNING = { id: "ab".repeat(16), index: 0, model: "m", principal: "local", phase: "decode", waits_for: null, interrupted_ms: null, interrupted_left_ms: null, prompt_tokens: 1, tokens: 2, age_ms: 9000, resumed: 0 };
+const ENDINGS: Record<string, [() => HTMLElement, string, string]> = {
+  "an instance": [() => draw(Instances, "home"), t.instances.unload, t.instances.unloaded("qwen3-32b-q4")],
+  "who asks to join": [() => draw(Cluster, "home"), t.cluster.refuse, t.cluster.refused_gone("pixel-8")],
+  "a member": [() => draw(Cluster, "home"), t.cluster.remove, t.cluster.removed("laptop")],
+  "the work of a member": [() => draw(Cluster, "home"), t.cluster.drain, t.cluster.drained_done("desk")],
+  "a request": [() => draw(Requests, "home"), t.requests.cancel, t.requests.ended],
+  // A model that is placed is asked nothing about.
+  "a model": [() => (draw(Instances, "home"), drawWith(ModelList, { list: [{ ...placeable, id: cluster.instances[0]!.model_id }] })), t.models.forget, t.models.forgotten("m")],
+};
+
+for (const [what, [page, button, said]] of Object.entries(ENDINGS)) {
+  test(`where ${what} is gone already, ending it has not failed`, async () => {
+    ANSWERS["/exo/v1/requests"] = () => [RUNNING];
+    const shown = page();
+    const end = async () => {
+      await agree(shown, button);
+      await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind: "good", text: said }));
+    };
+    await sentWhile(end, () => 404);
+    notices.list = [];
+    delete ANSWERS["/exo/v1/requests"];
+  });
+}
+
+test("what is refused of a download that has ended has not failed, but to go on with one that is gone has", async () => {
+  const [first, second] = telemetry.pulls() as [PullView, PullView];
+  let looks = 0;
+  ANSWERS["/exo/v1/pulls"] = () => ((looks += 1), [first, second]);
+  const shown = draw(Downloads, "home");
+  /** What is said once the list was asked for again. */
+  const said = async (text: string, status: number, press: () => unknown = () => buttonIn(shown, text)!.click()) => {
+    const end = async () => {
+      await vi.waitFor(() => expect(buttonIn(shown, text)?.disabled).toBe(false));
+      const before = looks;
+      await press();
+      await vi.waitFor(() => expect(looks).toBeGreaterThan(before));
+    };
+    await sentWhile(end, () => status);
+    return notices.list.splice(0).map((one) => one.text);
+  };
+  const cancel = (status: number) => said(t.downloads.cancel, status, () => agree(shown, t.downloads.cancel));
+  expect([await said(t.downloads.pause, 404), await said(t.downloads.pause, 409), await said(t.downloads.pause, 500)]).toEqual([[], [], ["refused so"]]);
+  expect([await said(t.retry, 409), await said(t.retry, 404)]).toEqual([[], ["refused so"]]);
+  expect([await cancel(404), await cancel(409)]).toEqual([[], ["refused so"]]);
+  delete ANSWERS["/exo/v1/pulls"];
+  downloads.list = null;
+});
+
+test("who was let in by somebody else is let in, and who only asks no more is not", async () => {
+  const before = ANSWERS["/exo/v1/members"]!;
+  const shown = draw(Cluster, "home");
+  const said = async (kind: string, text: string) => {
+    const admit = async () => {
+      await agree(shown, t.cluster.admit);
+      await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind, text }));
+    };
+    await sentWhile(admit, () => 404);
+    notices.list = [];
+  };
+  await said("bad", "refused so");
+  ANSWERS["/exo/v1/members"] = (query) => [...(before(query) as object[]), { node: nodeId(9), name: "pixel-8", role: "worker", is_self: false }];
+  await said("good", t.cluster.admitted("pixel-8"));
+  ANSWERS["/exo/v1/members"] = before;
+});
+
+test("a device that somebody else has tried again is used, and one that was lost meanwhile is not said to be", async () => {
+  const view = fixtures.home();
+  const gpu = view.nodes.find((node: { name: string }) => node.name === "attic").devices[1];
+  ANSWERS["/exo/v1/cluster"] = () => view;
+  const shown = draw(Devices, "home");
+  const states = { usable: ["good", t.devices.usable_again(gpu.name)], verifying: ["good", t.devices.retried(gpu.name)], lost: ["bad", "refused so"] } as const;
+  for (const [state, [kind, text]] of Object.entries(states)) {
+    gpu.state = state;
+    const retry = async () => {
+      buttonIn(shown, t.devices.retry)!.click();
+      await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind, text }));
+    };
+    await sentWhile(retry, () => 409);
+    notices.list = [];
+  }
+  delete ANSWERS["/exo/v1/cluster"];
+});
+
+test("a model that has come says whether its bytes were checked, and nothing while that is not known", () => {
+  const [pull] = telemetry.pulls() as PullView[];
+  const done = (id: string, fields: Partial<PullView>) => ({ ...pull!, id, state: "done" as const, sources: [], ...fields });
+  downloads.take([done("a", { is_verified: true }), done("b", { is_verified: false }), done("c", { is_verified: null }), done("d", { is_verified: false, state: "fetching" })]);
+  undo.push(() => (downloads.list = null));
+  const notes = [...draw(Downloads, "home").querySelectorAll("li")].map((row) => [t.downloads.verified, t.downloads.not_verified].filter((text) => row.textContent!.includes(text)));
+  expect(notes.slice(-4)).toEqual([[t.downloads.verified], [t.downloads.not_verified], [], []]);
+});
+
+test("alerts that are over and not drawn at first are said to be there, and come when they are asked for", () => {
+  const shown = draw(Alerts, "home");
+  alerts.take(Array.from({ length: 260 }, (_, at) => alert("disk_low", "warning", `n${at}`, "", "", { resolved_unix_s: 1000 - at })));
+  flushSync();
+  const rows = () => shown.querySelector("tbody")!.rows.length;
+  expect(rows()).toBe(200);
+  buttonIn(shown, t.alerts.over_more(60))!.click();
+  flushSync();
+  expect([rows(), shown.querySelectorAll("section button").length]).toEqual([260, 0]);
+  alerts.take([]);
+});
+
+test("what is said of actions stands in front of the page, so that nobody goes through it to get there", () => {
+  session.state = "out";
+  const shown = drawWith(App, {});
+  const [said, main] = [shown.querySelector("#notices")!, shown.querySelector("main")!];
+  expect(said.compareDocumentPosition(main) & Node.DOCUMENT_POSITION_FOLLOWING).not.toBe(0);
 });
