@@ -36,6 +36,7 @@ import Integrations from "../views/integrations/Integrations.svelte";
 import Logs from "../views/logs/Logs.svelte";
 import Downloads from "../views/models/Downloads.svelte";
 import ModelList from "../views/models/ModelList.svelte";
+import OnDisk from "../views/models/OnDisk.svelte";
 import Place from "../views/models/Place.svelte";
 import Metrics from "../views/metrics/Metrics.svelte";
 import Requests from "../views/requests/Requests.svelte";
@@ -911,4 +912,130 @@ test("what is said of actions stands in front of the page, so that nobody goes t
   const shown = drawWith(App, {});
   const [said, main] = [shown.querySelector("#notices")!, shown.querySelector("main")!];
   expect(said.compareDocumentPosition(main) & Node.DOCUMENT_POSITION_FOLLOWING).not.toBe(0);
+});
+
+test("whoever chooses a model by keys stays at the list of models", () => {
+  conversations.current = conversation({ model: "a" });
+  const shown = drawWith(Composer, { onedit: () => {} });
+  document.body.append(shown);
+  undo.push(() => shown.remove(), () => (conversations.current = null));
+  conversations.current = conversation({ model: "a" });
+  flushSync();
+  expect(document.activeElement?.tagName).toBe("TEXTAREA");
+  shown.querySelector("select")!.focus();
+  void conversations.change({ model: "b" });
+  flushSync();
+  expect(document.activeElement?.tagName).toBe("SELECT");
+});
+
+test("an edit in which nothing is typed yet stays open while another model is chosen", () => {
+  const mine = conversation({ title: "T", model: "m" });
+  const said = message({ conversation: mine.id, parent: "", role: "user", content: "first" });
+  [conversations.current, conversations.tree] = [mine, new Map([[said.id, said]])];
+  undo.push(() => (conversations.current = null));
+  const shown = drawWith(Chat, {});
+  const edit = () => shown.querySelector("article textarea");
+  buttonIn(shown, t.chat.edit)!.click();
+  flushSync();
+  expect(edit()).not.toBeNull();
+  void conversations.change({ model: "n" });
+  flushSync();
+  expect(edit()).not.toBeNull();
+});
+
+test("on a small screen the list of conversations goes when the open one is chosen", async () => {
+  const mine = conversation({ title: "T", model: "m" });
+  await conversations.start();
+  await conversations.take({ conversations: [mine], messages: [message({ conversation: mine.id, parent: "", role: "user", content: "first" })] });
+  await conversations.open(mine.id);
+  route.rename("chat", mine.id);
+  undo.push(() => route.rename("cluster"), () => (conversations.current = null));
+  const shown = drawWith(Chat, {});
+  const listed = () => shown.querySelector("aside")!.classList.contains("listed");
+  // The address has been followed once.
+  await new Promise((soon) => setTimeout(soon, 50));
+  flushSync();
+  shown.querySelector<HTMLButtonElement>("button.toggle")!.click();
+  flushSync();
+  expect(listed()).toBe(true);
+  shown.querySelector<HTMLAnchorElement>("aside li a[aria-current]")!.click();
+  flushSync();
+  expect(listed()).toBe(false);
+});
+
+test("following the log scrolls its lines, not the page around them", async () => {
+  const page = vi.spyOn(Element.prototype, "scrollIntoView");
+  const shown = draw(Logs, "home");
+  const lines = shown.querySelector("[role=log]")!;
+  Object.defineProperty(lines, "scrollHeight", { value: 700 });
+  await vi.waitFor(() => expect(lines.scrollTop).toBe(700));
+  expect(page).not.toHaveBeenCalled();
+  page.mockRestore();
+});
+
+test("the way from an instance to the chat asks its model by its id where the name means another one", async () => {
+  models.list = null;
+  const id = fixtures.home().instances[0].model_id;
+  ANSWERS["/exo/v1/models"] = () => [{ ...placeable, name: "qwen3-32b-q4" }, { ...placeable, id, name: "qwen3-32b-q4", needs_id: true }];
+  undo.push(() => ((models.names = []), (models.list = null)));
+  const shown = draw(Instances, "home");
+  await vi.waitFor(() => expect(shown.querySelector("a.button")!.getAttribute("href")).toBe(`#/chat/new/${id}`));
+  delete ANSWERS["/exo/v1/models"];
+});
+
+test("a node that was chosen in the table is given up again, and one that has left hides no links", () => {
+  const view = fixtures.hundred();
+  const asked: (string | null)[] = [];
+  const [first] = view.nodes as { id: string }[];
+  const drawn = (selected: string | null) => drawWith(Tables, { view, selected, onselect: (id: string | null) => void asked.push(id) });
+  const links = (shown: HTMLElement) => shown.querySelectorAll("tbody")[1]?.rows.length;
+  expect([null, "f".repeat(64), first!.id].map((selected) => links(drawn(selected)))).toEqual([200, 200, 4]);
+  for (const selected of [null, first!.id]) drawn(selected).querySelector<HTMLButtonElement>("button.name")!.click();
+  expect(asked).toEqual([first!.id, null]);
+  view.links = view.links.filter((link: { from: string; to: string }) => link.from !== first!.id && link.to !== first!.id);
+  expect([drawn(first!.id).textContent!.includes(t.cluster.no_links_chosen), drawn(first!.id).textContent!.includes(t.cluster.no_links)]).toEqual([true, false]);
+});
+
+test("a plan is made anew when a machine has changed, not when its numbers waver", async () => {
+  let plans = 0;
+  const answer = globalThis.fetch;
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => ((plans += path === "/exo/v1/plan" ? 1 : 0), answer(path, init)));
+  draw(Instances, "home");
+  const shown = drawWith(Place, { model: placeable });
+  const take = (view: unknown) => (cluster.take({ event: "snapshot", id: "2-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: view }) }), flushSync());
+  await vi.waitFor(() => expect(shown.querySelector<HTMLButtonElement>("button.primary")!.disabled).toBe(false));
+  const view = fixtures.home();
+  view.nodes[0].process_bytes += 1;
+  take(view);
+  await new Promise((soon) => setTimeout(soon, 300));
+  expect(plans).toBe(1);
+  take(fixtures.lost());
+  await vi.waitFor(() => expect(plans).toBe(2));
+  vi.stubGlobal("fetch", answer);
+});
+
+test("two tags of one model of another program are both shown", async () => {
+  const tag = (name: string) => ({ name, program: "ollama", path: "/blobs/sha256-1", bytes: 5e9, sha256: null, problem: null });
+  ANSWERS["/exo/v1/found"] = () => [tag("qwen3:8b"), tag("qwen3:latest")];
+  const shown = drawWith(OnDisk, {});
+  await vi.waitFor(() => expect([...shown.querySelectorAll("li b")].map((one) => one.textContent)).toEqual(["qwen3:8b", "qwen3:latest"]));
+  delete ANSWERS["/exo/v1/found"];
+});
+
+test("conversations that the browser does not give or delete are said to be there still", async () => {
+  const before = conversations.list;
+  conversations.list = [conversation({ title: "T" })];
+  const [all, remove] = [vi.spyOn(conversations, "all"), vi.spyOn(conversations, "remove")];
+  all.mockRejectedValue(new DOMException("", "UnknownError"));
+  remove.mockRejectedValue(new DOMException("", "UnknownError"));
+  const shown = drawWith(List, { search: undefined });
+  buttonIn(shown, t.chat.export_all)!.click();
+  await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind: "bad", text: t.chat.export_failed }));
+  shown.querySelector<HTMLButtonElement>("li button")!.click();
+  await vi.waitFor(() => expect(notices.question).not.toBeNull());
+  notices.question!.answer(true);
+  await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind: "bad", text: t.chat.remove_failed("T") }));
+  all.mockRestore();
+  remove.mockRestore();
+  [conversations.list, notices.list] = [before, []];
 });
