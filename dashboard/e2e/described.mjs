@@ -198,6 +198,20 @@ const scenarios = {
     await page.keyboard.press("Enter");
     await page.waitForSelector("h1:has-text('Instances')");
     await page.waitForSelector("text=llama-3.1-70b-q4");
+
+    // What failed is one Tab away from where it began, and behind it comes what follows there.
+    const body = '{"error":{"code":"conflict","message":"no code today"}}';
+    await page.route("**/exo/v1/invites", (route) => route.fulfill({ status: 409, contentType: "application/json", body }));
+    await go(page, "cluster");
+    await page.getByRole("button", { name: /^Remove…/ }).first().waitFor();
+    const make = page.getByRole("button", { name: "Make a code" });
+    await make.focus();
+    await page.keyboard.press("Enter");
+    await page.getByText("no code today").waitFor();
+    await page.keyboard.press("Tab");
+    assert.equal(await page.evaluate(() => document.activeElement.closest("#notices p")?.innerText.trim()), "no code today");
+    await page.keyboard.press("Tab");
+    assert.ok(await make.evaluate((button) => button.compareDocumentPosition(document.activeElement) === Node.DOCUMENT_POSITION_FOLLOWING), "Tab goes on behind the action");
   },
 
   async "door: a person shuts the door, opens it and refuses who asks"(browser, complaints) {

@@ -28,6 +28,10 @@ export class ApiError extends Error {
 }
 
 export const isGone = (error: unknown) => error instanceof ApiError && error.status === 0;
+/** Whether the node says that there is no such thing. A route that it does not have is another matter. */
+export const isNotThere = (error: unknown) => error instanceof ApiError && error.status === 404 && ["not_found", "model_not_found"].includes(error.code);
+/** Whether the node says that what is asked goes against how things are. */
+export const isConflict = (error: unknown) => error instanceof ApiError && error.code === "conflict";
 export const messageOf = (error: unknown) => (error instanceof Error ? error.message : String(error));
 
 let onUnauthorised = () => {};

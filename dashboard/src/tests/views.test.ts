@@ -2,7 +2,7 @@
 
 import { flushSync, mount, unmount, type Component } from "svelte";
 import { afterEach, expect, test, vi } from "vitest";
-import { alert, fixtures, plan } from "../../stub/fixtures.mjs";
+import { alert, fixtures, nodeId, plan } from "../../stub/fixtures.mjs";
 import type { PullView } from "../api/types";
 import { alerts } from "../stores/alerts.svelte";
 import { ClusterStore, cluster } from "../stores/cluster.svelte";
@@ -18,6 +18,7 @@ import * as telemetry from "../../stub/telemetry.mjs";
 import { conversation, message } from "../history/types";
 import { draftOf, editDraft, keepDraft } from "../lib/drafts";
 import { t } from "../text";
+import App from "../App.svelte";
 import Confirm from "../frame/Confirm.svelte";
 import Login from "../frame/Login.svelte";
 import Shell from "../frame/Shell.svelte";
@@ -34,6 +35,8 @@ import Instances from "../views/instances/Instances.svelte";
 import Integrations from "../views/integrations/Integrations.svelte";
 import Logs from "../views/logs/Logs.svelte";
 import Downloads from "../views/models/Downloads.svelte";
+import ModelList from "../views/models/ModelList.svelte";
+import OnDisk from "../views/models/OnDisk.svelte";
 import Place from "../views/models/Place.svelte";
 import Metrics from "../views/metrics/Metrics.svelte";
 import Requests from "../views/requests/Requests.svelte";
@@ -498,7 +501,8 @@ async function sentWhile(run: () => Promise<unknown>, refuses: (sent: string) =>
     if (!init?.method || init.method === "GET") return answer(path, init);
     sent.push(`${init.method} ${path} ${String(init.body ?? "")}`);
     const status = refuses(sent.at(-1)!);
-    return status === null ? new Response(null, { status: 204 }) : new Response('{"error":{"code":"x","message":"refused so"}}', { status });
+    const code = status === 404 ? "not_found" : status === 409 ? "conflict" : "x";
+    return status === null ? new Response(null, { status: 204 }) : new Response(JSON.stringify({ error: { code, message: "refused so" } }), { status });
   });
   await run().finally(() => vi.stubGlobal("fetch", answer));
   return sent;
@@ -766,4 +770,272 @@ test("how long ago a member was seen grows while nothing new is told", async () 
   expect(shown.textContent).not.toContain("2 s ago");
   Object.assign(measured, { view: null, looks: [] });
   ANSWERS["/exo/v1/telemetry"] = before;
+});
+
+const buttonIn = (root: Element, text: string) => [...root.querySelectorAll("button")].find((one) => one.textContent === text);
+
+/** Presses the first button that says so, and says yes to what is asked. */
+async function agree(shown: Element, text: string) {
+  await vi.waitFor(() => expect(buttonIn(shown, text)).toBeDefined());
+  buttonIn(shown, text)!.click();
+  await vi.waitFor(() => expect(notices.question).not.toBeNull());
+  notices.question!.answer(true);
+}
+
+test("the silence of an alert that is over has ended, of it alone and of its whole rule", async () => {
+  const shown = draw(Alerts, "home");
+  alerts.take([alert("disk_low", "warning", "attic", "", "", { silenced_until_unix_s: 9e9 })]);
+  flushSync();
+  const says = (text: string) => vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind: "good", text }));
+  await sentWhile(async () => (buttonIn(shown, t.alerts.unsilence)!.click(), says(t.alerts.silence_over)), () => 404);
+  notices.list = [];
+  // It ends while the question about its rule is open.
+  let isOver = false;
+  const whole = async () => {
+    buttonIn(shown, t.alerts.unsilence)!.click();
+    await vi.waitFor(() => expect(notices.question).not.toBeNull());
+    isOver = true;
+    notices.question!.answer(true);
+    await says(t.alerts.unsilenced);
+  };
+  await sentWhile(whole, (sent) => (!isOver ? 400 : sent.includes('"disk_low"') ? null : 404));
+  notices.list = [];
+});
+
+const RUNNING = { id: "ab".repeat(16), index: 0, model: "m", principal: "local", phase: "decode", waits_for: null, interrupted_ms: null, interrupted_left_ms: null, prompt_tokens: 1, tokens: 2, age_ms: 9000, resumed: 0 };
+const ENDINGS: Record<string, [() => HTMLElement, string, string]> = {
+  "an instance": [() => draw(Instances, "home"), t.instances.unload, t.instances.unloaded("qwen3-32b-q4")],
+  "who asks to join": [() => draw(Cluster, "home"), t.cluster.refuse, t.cluster.refused_gone("pixel-8")],
+  "a member": [() => draw(Cluster, "home"), t.cluster.remove, t.cluster.removed("laptop")],
+  "the work of a member": [() => draw(Cluster, "home"), t.cluster.drain, t.cluster.drained_done("desk")],
+  "a request": [() => draw(Requests, "home"), t.requests.cancel, t.requests.ended],
+  // A model that is placed is asked nothing about.
+  "a model": [() => (draw(Instances, "home"), drawWith(ModelList, { list: [{ ...placeable, id: cluster.instances[0]!.model_id }] })), t.models.forget, t.models.forgotten("m")],
+};
+
+for (const [what, [page, button, said]] of Object.entries(ENDINGS)) {
+  test(`where ${what} is gone already, ending it has not failed`, async () => {
+    ANSWERS["/exo/v1/requests"] = () => [RUNNING];
+    const shown = page();
+    const end = async () => {
+      await agree(shown, button);
+      await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind: "good", text: said }));
+    };
+    await sentWhile(end, () => 404);
+    notices.list = [];
+    delete ANSWERS["/exo/v1/requests"];
+  });
+}
+
+test("what is refused of a download that has ended has not failed, but to go on with one that is gone has", async () => {
+  const [first, second] = telemetry.pulls() as [PullView, PullView];
+  let looks = 0;
+  ANSWERS["/exo/v1/pulls"] = () => ((looks += 1), [first, second]);
+  const shown = draw(Downloads, "home");
+  /** What is said once the list was asked for again. */
+  const said = async (text: string, status: number, press: () => unknown = () => buttonIn(shown, text)!.click()) => {
+    const end = async () => {
+      await vi.waitFor(() => expect(buttonIn(shown, text)?.disabled).toBe(false));
+      const before = looks;
+      await press();
+      await vi.waitFor(() => expect(looks).toBeGreaterThan(before));
+    };
+    await sentWhile(end, () => status);
+    return notices.list.splice(0).map((one) => one.text);
+  };
+  const cancel = (status: number) => said(t.downloads.cancel, status, () => agree(shown, t.downloads.cancel));
+  expect([await said(t.downloads.pause, 404), await said(t.downloads.pause, 409), await said(t.downloads.pause, 500)]).toEqual([[], [], ["refused so"]]);
+  expect([await said(t.retry, 409), await said(t.retry, 404)]).toEqual([[], ["refused so"]]);
+  expect([await cancel(404), await cancel(409)]).toEqual([[], ["refused so"]]);
+  delete ANSWERS["/exo/v1/pulls"];
+  downloads.list = null;
+});
+
+test("who was let in by somebody else is let in, and who only asks no more is not", async () => {
+  const before = ANSWERS["/exo/v1/members"]!;
+  const shown = draw(Cluster, "home");
+  const said = async (kind: string, text: string) => {
+    const admit = async () => {
+      await agree(shown, t.cluster.admit);
+      await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind, text }));
+    };
+    await sentWhile(admit, () => 404);
+    notices.list = [];
+  };
+  await said("bad", "refused so");
+  ANSWERS["/exo/v1/members"] = (query) => [...(before(query) as object[]), { node: nodeId(9), name: "pixel-8", role: "worker", is_self: false }];
+  await said("good", t.cluster.admitted("pixel-8"));
+  ANSWERS["/exo/v1/members"] = before;
+});
+
+test("a device that somebody else has tried again is used, and one that was lost meanwhile is not said to be", async () => {
+  const view = fixtures.home();
+  const gpu = view.nodes.find((node: { name: string }) => node.name === "attic").devices[1];
+  ANSWERS["/exo/v1/cluster"] = () => view;
+  const shown = draw(Devices, "home");
+  const states = { usable: ["good", t.devices.usable_again(gpu.name)], verifying: ["good", t.devices.retried(gpu.name)], lost: ["bad", "refused so"] } as const;
+  for (const [state, [kind, text]] of Object.entries(states)) {
+    gpu.state = state;
+    const retry = async () => {
+      buttonIn(shown, t.devices.retry)!.click();
+      await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind, text }));
+    };
+    await sentWhile(retry, () => 409);
+    notices.list = [];
+  }
+  delete ANSWERS["/exo/v1/cluster"];
+});
+
+test("a model that has come says whether its bytes were checked, and nothing while that is not known", () => {
+  const [pull] = telemetry.pulls() as PullView[];
+  const done = (id: string, fields: Partial<PullView>) => ({ ...pull!, id, state: "done" as const, sources: [], ...fields });
+  downloads.take([done("a", { is_verified: true }), done("b", { is_verified: false }), done("c", { is_verified: null }), done("d", { is_verified: false, state: "fetching" })]);
+  undo.push(() => (downloads.list = null));
+  const notes = [...draw(Downloads, "home").querySelectorAll("li")].map((row) => [t.downloads.verified, t.downloads.not_verified].filter((text) => row.textContent!.includes(text)));
+  expect(notes.slice(-4)).toEqual([[t.downloads.verified], [t.downloads.not_verified], [], []]);
+});
+
+test("alerts that are over and not drawn at first are said to be there, and come when they are asked for", () => {
+  const shown = draw(Alerts, "home");
+  alerts.take(Array.from({ length: 260 }, (_, at) => alert("disk_low", "warning", `n${at}`, "", "", { resolved_unix_s: 1000 - at })));
+  flushSync();
+  const rows = () => shown.querySelector("tbody")!.rows.length;
+  expect(rows()).toBe(200);
+  buttonIn(shown, t.alerts.over_more(60))!.click();
+  flushSync();
+  expect([rows(), shown.querySelectorAll("section button").length]).toEqual([260, 0]);
+  alerts.take([]);
+});
+
+test("what is said of actions stands in front of the page, so that nobody goes through it to get there", () => {
+  session.state = "out";
+  const shown = drawWith(App, {});
+  const [said, main] = [shown.querySelector("#notices")!, shown.querySelector("main")!];
+  expect(said.compareDocumentPosition(main) & Node.DOCUMENT_POSITION_FOLLOWING).not.toBe(0);
+});
+
+test("whoever chooses a model by keys stays at the list of models", () => {
+  conversations.current = conversation({ model: "a" });
+  const shown = drawWith(Composer, { onedit: () => {} });
+  document.body.append(shown);
+  undo.push(() => shown.remove(), () => (conversations.current = null));
+  conversations.current = conversation({ model: "a" });
+  flushSync();
+  expect(document.activeElement?.tagName).toBe("TEXTAREA");
+  shown.querySelector("select")!.focus();
+  void conversations.change({ model: "b" });
+  flushSync();
+  expect(document.activeElement?.tagName).toBe("SELECT");
+});
+
+test("an edit in which nothing is typed yet stays open while another model is chosen", () => {
+  const mine = conversation({ title: "T", model: "m" });
+  const said = message({ conversation: mine.id, parent: "", role: "user", content: "first" });
+  [conversations.current, conversations.tree] = [mine, new Map([[said.id, said]])];
+  undo.push(() => (conversations.current = null));
+  const shown = drawWith(Chat, {});
+  const edit = () => shown.querySelector("article textarea");
+  buttonIn(shown, t.chat.edit)!.click();
+  flushSync();
+  expect(edit()).not.toBeNull();
+  void conversations.change({ model: "n" });
+  flushSync();
+  expect(edit()).not.toBeNull();
+});
+
+test("on a small screen the list of conversations goes when the open one is chosen", async () => {
+  const mine = conversation({ title: "T", model: "m" });
+  await conversations.start();
+  await conversations.take({ conversations: [mine], messages: [message({ conversation: mine.id, parent: "", role: "user", content: "first" })] });
+  await conversations.open(mine.id);
+  route.rename("chat", mine.id);
+  undo.push(() => route.rename("cluster"), () => (conversations.current = null));
+  const shown = drawWith(Chat, {});
+  const listed = () => shown.querySelector("aside")!.classList.contains("listed");
+  // The address has been followed once.
+  await new Promise((soon) => setTimeout(soon, 50));
+  flushSync();
+  shown.querySelector<HTMLButtonElement>("button.toggle")!.click();
+  flushSync();
+  expect(listed()).toBe(true);
+  shown.querySelector<HTMLAnchorElement>("aside li a[aria-current]")!.click();
+  flushSync();
+  expect(listed()).toBe(false);
+});
+
+test("following the log scrolls its lines, not the page around them", async () => {
+  const page = vi.spyOn(Element.prototype, "scrollIntoView");
+  const shown = draw(Logs, "home");
+  const lines = shown.querySelector("[role=log]")!;
+  Object.defineProperty(lines, "scrollHeight", { value: 700 });
+  await vi.waitFor(() => expect(lines.scrollTop).toBe(700));
+  expect(page).not.toHaveBeenCalled();
+  page.mockRestore();
+});
+
+test("the way from an instance to the chat asks its model by its id where the name means another one", async () => {
+  models.list = null;
+  const id = fixtures.home().instances[0].model_id;
+  ANSWERS["/exo/v1/models"] = () => [{ ...placeable, name: "qwen3-32b-q4" }, { ...placeable, id, name: "qwen3-32b-q4", needs_id: true }];
+  undo.push(() => ((models.names = []), (models.list = null)));
+  const shown = draw(Instances, "home");
+  await vi.waitFor(() => expect(shown.querySelector("a.button")!.getAttribute("href")).toBe(`#/chat/new/${id}`));
+  delete ANSWERS["/exo/v1/models"];
+});
+
+test("a node that was chosen in the table is given up again, and one that has left hides no links", () => {
+  const view = fixtures.hundred();
+  const asked: (string | null)[] = [];
+  const [first] = view.nodes as { id: string }[];
+  const drawn = (selected: string | null) => drawWith(Tables, { view, selected, onselect: (id: string | null) => void asked.push(id) });
+  const links = (shown: HTMLElement) => shown.querySelectorAll("tbody")[1]?.rows.length;
+  expect([null, "f".repeat(64), first!.id].map((selected) => links(drawn(selected)))).toEqual([200, 200, 4]);
+  for (const selected of [null, first!.id]) drawn(selected).querySelector<HTMLButtonElement>("button.name")!.click();
+  expect(asked).toEqual([first!.id, null]);
+  view.links = view.links.filter((link: { from: string; to: string }) => link.from !== first!.id && link.to !== first!.id);
+  expect([drawn(first!.id).textContent!.includes(t.cluster.no_links_chosen), drawn(first!.id).textContent!.includes(t.cluster.no_links)]).toEqual([true, false]);
+});
+
+test("a plan is made anew when a machine has changed, not when its numbers waver", async () => {
+  let plans = 0;
+  const answer = globalThis.fetch;
+  vi.stubGlobal("fetch", async (path: string, init?: RequestInit) => ((plans += path === "/exo/v1/plan" ? 1 : 0), answer(path, init)));
+  draw(Instances, "home");
+  const shown = drawWith(Place, { model: placeable });
+  const take = (view: unknown) => (cluster.take({ event: "snapshot", id: "2-1", data: JSON.stringify({ at_unix_ms: Date.now(), cluster: view }) }), flushSync());
+  await vi.waitFor(() => expect(shown.querySelector<HTMLButtonElement>("button.primary")!.disabled).toBe(false));
+  const view = fixtures.home();
+  view.nodes[0].process_bytes += 1;
+  take(view);
+  await new Promise((soon) => setTimeout(soon, 300));
+  expect(plans).toBe(1);
+  take(fixtures.lost());
+  await vi.waitFor(() => expect(plans).toBe(2));
+  vi.stubGlobal("fetch", answer);
+});
+
+test("two tags of one model of another program are both shown", async () => {
+  const tag = (name: string) => ({ name, program: "ollama", path: "/blobs/sha256-1", bytes: 5e9, sha256: null, problem: null });
+  ANSWERS["/exo/v1/found"] = () => [tag("qwen3:8b"), tag("qwen3:latest")];
+  const shown = drawWith(OnDisk, {});
+  await vi.waitFor(() => expect([...shown.querySelectorAll("li b")].map((one) => one.textContent)).toEqual(["qwen3:8b", "qwen3:latest"]));
+  delete ANSWERS["/exo/v1/found"];
+});
+
+test("conversations that the browser does not give or delete are said to be there still", async () => {
+  const before = conversations.list;
+  conversations.list = [conversation({ title: "T" })];
+  const [all, remove] = [vi.spyOn(conversations, "all"), vi.spyOn(conversations, "remove")];
+  all.mockRejectedValue(new DOMException("", "UnknownError"));
+  remove.mockRejectedValue(new DOMException("", "UnknownError"));
+  const shown = drawWith(List, { search: undefined });
+  buttonIn(shown, t.chat.export_all)!.click();
+  await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind: "bad", text: t.chat.export_failed }));
+  shown.querySelector<HTMLButtonElement>("li button")!.click();
+  await vi.waitFor(() => expect(notices.question).not.toBeNull());
+  notices.question!.answer(true);
+  await vi.waitFor(() => expect(notices.list.at(-1)).toMatchObject({ kind: "bad", text: t.chat.remove_failed("T") }));
+  all.mockRestore();
+  remove.mockRestore();
+  [conversations.list, notices.list] = [before, []];
 });
