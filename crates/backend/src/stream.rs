@@ -112,8 +112,8 @@ pub trait Stream: Send {
         deadline: Duration,
     ) -> Result<(), RunError>;
 
-    /// Waits for everything queued and shows some elements. They are copied to `room`, unless the host can read
-    /// them where they are. `see` asks nothing of the device.
+    /// Waits for everything queued and shows some elements. They are copied to `room`, unless the host can
+    /// read them where they are. `see` asks nothing of the device.
     fn show_f32(
         &mut self,
         from: &Buffer,

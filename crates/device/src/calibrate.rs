@@ -193,8 +193,9 @@ fn without_layer<T>(error: &CalibrationError) -> Option<T> {
 }
 
 /// Measures `device` with matrices of this type: one row against weights that no cache holds, on a processor
-/// [`DeviceFacts::STEP_ROWS`] against the same, then a chunk against a matrix that is read often. Takes about a second on a device that is not much
-/// slower than a laptop, and never more than four runs past that.
+/// [`DeviceFacts::STEP_ROWS`] against the same, then a chunk of rows against a matrix that is read often.
+/// Takes about a second on a device that is not much slower than a laptop, and never more than six runs past
+/// that.
 pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, CalibrationError> {
     measure(device, Chunk::for_device(device, dtype)?, dtype, None)
 }

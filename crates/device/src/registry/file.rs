@@ -19,7 +19,8 @@ use plain as system;
 use unix as system;
 
 use super::{
-    DEVICES_MAX, Device, Driver, KnownType, REASON_CHARS_MAX, Registry, RegistryError, TEXT_CHARS_MAX, is_rate,
+    DEVICES_MAX, Device, Driver, KnownType, REASON_CHARS_MAX, Registry, RegistryError, TEXT_CHARS_MAX,
+    is_rate,
 };
 
 const NAME: &str = "gpu_registry.json";
