@@ -125,16 +125,23 @@ fn type_rates((dtype, known): (DType, KnownType)) -> TypeRates {
         dtype,
         read_bytes_per_s: known.read_bytes_per_s,
         flops_per_s: known.flops_per_s,
+        read_16_rows_bytes_per_s: known.read_16_rows_bytes_per_s,
         measured: known.measured().told(exo_stdx::unix_s()),
     }
 }
 
 fn measure_type(options: &ProcessorOptions, dtype: DType) -> Option<KnownType> {
     match measure(options, dtype) {
-        Ok((Calibration { read_bytes_per_s, flops_per_s, measured, .. }, true)) => {
-            let MeasuredAt { unix_s, passes } = measured?;
+        Ok((Calibration { read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured, .. }, true)) => {
+            let MeasuredAt { unix_s: measured_unix_s, passes } = measured?;
             tracing::info!(target: "events::device", ?dtype, read_bytes_per_s, flops_per_s, "a type of weights was measured");
-            Some(KnownType { read_bytes_per_s, flops_per_s, measured_unix_s: unix_s, passes })
+            Some(KnownType {
+                read_bytes_per_s,
+                flops_per_s,
+                read_16_rows_bytes_per_s,
+                measured_unix_s,
+                passes,
+            })
         }
         Ok((_, false)) => {
             tracing::debug!(?dtype, "no memory for a type of weights to be measured where models have it");

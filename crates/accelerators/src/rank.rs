@@ -236,13 +236,7 @@ mod tests {
 
     /// GB and GFLOP per second.
     fn rates(read: f64, flops: f64) -> Option<Calibration> {
-        Some(Calibration {
-            read_bytes_per_s: read * 1e9,
-            flops_per_s: flops * 1e9,
-            layer: None,
-            is_of_cache: false,
-            measured: None,
-        })
+        Some(Calibration::of(read * 1e9, flops * 1e9))
     }
 
     /// `cuda:0 RTX@01 900 40000`: place, name, slot if it tells one, rates; or a reason after an exclamation

@@ -204,8 +204,7 @@ impl SurveyedAccelerator {
     /// What it can do, if that is known.
     pub fn rates(&self) -> Option<Calibration> {
         let (read_bytes_per_s, flops_per_s) = (self.told.read_bytes_per_s?, self.told.flops_per_s?);
-        let layer = self.told.layer_rates;
-        Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache: false, measured: None })
+        Some(Calibration { layer: self.told.layer_rates, ..Calibration::of(read_bytes_per_s, flops_per_s) })
     }
 
     /// Whether that is known, and was not measured too long ago. Rates without a date count as if they were

@@ -22,6 +22,9 @@ pub(crate) struct LayerRatesView {
     /// Bytes of keys and values per second that attention of one token reads; `null` where it was not
     /// measured.
     kv_read_bytes_per_s: Option<KvRatesView>,
+    /// Bytes of Q8_0 weights per second that a step of 16 tokens of as many streams reads and computes with;
+    /// `null` where it was not measured.
+    read_16_rows_bytes_per_s: Option<f64>,
 }
 
 /// A rate for each type of keys and values; see [`KvRates`].
@@ -106,6 +109,7 @@ mod tests {
             activations_per_s: 3.0,
             layer_s: 4.0,
             kv_read_bytes_per_s: Some(kv),
+            read_16_rows_bytes_per_s: Some(5.0),
         });
         check::<CorrectionsView>(Corrections::default());
         check::<CorrectionView>(Correction { percent: 100, samples: 1 });

@@ -352,6 +352,10 @@ pub struct TypeRatesView {
     pub read_bytes_per_s: f64,
     /// Operations per second for a prompt.
     pub flops_per_s: f64,
+    /// Bytes of them per second that a step of 16 tokens of as many streams reads and computes with; `null`
+    /// where it was not measured.
+    #[serde(default)]
+    pub read_16_rows_bytes_per_s: Option<f64>,
     /// How often and how long ago that was measured.
     pub measured: ProvenanceView,
 }
@@ -384,14 +388,16 @@ impl From<ProvenanceView> for Provenance {
 }
 
 impl From<TypeRates> for TypeRatesView {
-    fn from(TypeRates { dtype, read_bytes_per_s, flops_per_s, measured }: TypeRates) -> Self {
-        Self { dtype, read_bytes_per_s, flops_per_s, measured: measured.into() }
+    fn from(rates: TypeRates) -> Self {
+        let TypeRates { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured } = rates;
+        Self { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured: measured.into() }
     }
 }
 
 impl From<&TypeRatesView> for TypeRates {
-    fn from(&TypeRatesView { dtype, read_bytes_per_s, flops_per_s, measured }: &TypeRatesView) -> Self {
-        Self { dtype, read_bytes_per_s, flops_per_s, measured: measured.into() }
+    fn from(rates: &TypeRatesView) -> Self {
+        let &TypeRatesView { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured } = rates;
+        Self { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured: measured.into() }
     }
 }
 

@@ -86,6 +86,19 @@ impl Stream for CpuStream {
         Ok(())
     }
 
+    fn show_f32(
+        &mut self,
+        from: &Buffer,
+        elements: Range<usize>,
+        _room: &mut Vec<f32>,
+        _deadline: Duration,
+        see: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), RunError> {
+        from.assert_fits(Element::F32, elements.start, elements.len());
+        see(&storage::buffer(from, self.inner.owner).f32().read()[elements]);
+        Ok(())
+    }
+
     fn synchronize(&mut self, _deadline: Duration) -> Result<(), RunError> {
         Ok(())
     }

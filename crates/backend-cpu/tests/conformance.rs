@@ -157,9 +157,11 @@ fn a_calibration_measures_something() {
         let measured = exo_device::calibrate_type(&*device, dtype).unwrap();
         println!("{dtype:?} {measured:?}");
         assert!(measured.read_bytes_per_s > 1e7 && measured.flops_per_s > 1e7, "{measured:?}");
+        assert!(measured.read_16_rows_bytes_per_s > Some(1e6), "{measured:?}");
     }
     let layer = exo_device::calibrate(&*device).unwrap().layer;
     println!("{layer:?}");
     assert!(layer.is_some_and(|rates| rates.is_plausible()), "{layer:?}");
+    assert!(layer.is_some_and(|rates| rates.read_16_rows_bytes_per_s > Some(1e6)), "{layer:?}");
     assert_eq!(device.memory().live_allocations, 0);
 }

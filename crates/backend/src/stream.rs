@@ -1,5 +1,6 @@
 //! Ordered work on a device: copies, programs, and waiting for them with a bound.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -110,6 +111,22 @@ pub trait Stream: Send {
         into: &mut [f32],
         deadline: Duration,
     ) -> Result<(), RunError>;
+
+    /// Waits for everything queued and shows some elements. They are copied to `room`, unless the host can
+    /// read them where they are. `see` asks nothing of the device.
+    fn show_f32(
+        &mut self,
+        from: &Buffer,
+        elements: Range<usize>,
+        room: &mut Vec<f32>,
+        deadline: Duration,
+        see: &mut dyn FnMut(&[f32]),
+    ) -> Result<(), RunError> {
+        room.resize(elements.len(), 0.0);
+        self.download_f32(from, elements.start, room, deadline)?;
+        see(room);
+        Ok(())
+    }
 
     /// Waits for everything queued.
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError>;

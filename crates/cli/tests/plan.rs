@@ -717,7 +717,8 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     let saved = folder.path().join("here.toml");
     assert!(node.exo(&["plan", "--save-cluster", saved.to_str().unwrap()]).status.success());
     let text = std::fs::read_to_string(&saved).unwrap();
-    for field in ["prefill_read_gb_s", "attention_tflops", "gactivations_s", "layer_us"] {
+    let of_layer = ["prefill_read_gb_s", "attention_tflops", "gactivations_s", "layer_us"];
+    for field in of_layer.into_iter().chain(["read_16_rows_gb_s"]) {
         assert!(text.contains(&format!("\n{field} = ")), "measured and written: {text}");
     }
     check_kv_rates(&node, &text);
@@ -727,7 +728,7 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     node.kill();
     let node = calibrated(&data_dir);
     let kept = types(&node);
-    let fields = ["dtype", "read_bytes_per_s", "flops_per_s"];
+    let fields = ["dtype", "read_bytes_per_s", "flops_per_s", "read_16_rows_bytes_per_s"];
     assert_eq!(fields.map(|field| &kept[0][field]), fields.map(|field| &measured[0][field]), "{kept}");
     let [before, now] = [&measured, &kept].map(|types| &types[0]["measured"]);
     assert_eq!(before["samples"], now["samples"]);

@@ -80,11 +80,15 @@ fn rates_are_numbers_above_zero() {
     }
 }
 
+fn type_rates(dtype: DType, read_bytes_per_s: f64, flops_per_s: f64, measured: Provenance) -> TypeRates {
+    TypeRates { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s: None, measured }
+}
+
 #[test]
 fn what_was_measured_was_so_once_at_least_and_within_ten_years() {
     let bounds = |measured: Provenance| {
         let general = told(|device| device.rates_measured = Some(measured)).map(|_| ());
-        let typed = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
+        let typed = type_rates(DType::Q4_K, 1e10, 1e11, measured);
         [general, told(|device| device.rates_by_type = vec![typed]).map(|_| ())]
     };
     for (count, age_s) in [(1, 0), (u32::MAX, Provenance::AGE_S_MAX)] {
@@ -101,7 +105,7 @@ fn what_was_measured_was_so_once_at_least_and_within_ten_years() {
 #[test]
 fn how_often_and_how_long_ago_a_device_was_measured_comes_as_it_was_told() {
     let measured = Provenance { count: 12, age_s: 7300 };
-    let typed = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 1e10, flops_per_s: 1e11, measured };
+    let typed = type_rates(DType::Q4_K, 1e10, 1e11, measured);
     let told = device_told(|device| {
         device.rates_measured = Some(measured);
         device.rates_by_type = vec![typed];
@@ -140,6 +144,7 @@ fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
         activations_per_s: 1e9,
         layer_s: 2e-5,
         kv_read_bytes_per_s: Some(KvRates { f32: 4e9, f16: 3e9, q8: 2e9 }),
+        read_16_rows_bytes_per_s: Some(2e9),
     };
     let of_kv = |f16| LayerRates { kv_read_bytes_per_s: Some(KvRates { f32: 4e9, f16, q8: 2e9 }), ..good };
     let of = |rates: LayerRates| told(|device| device.layer_rates = Some(rates)).map(|_| ());
@@ -150,6 +155,7 @@ fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
             LayerRates { attention_flops_per_s: absurd, ..good },
             LayerRates { activations_per_s: absurd, ..good },
             LayerRates { layer_s: absurd, ..good },
+            LayerRates { read_16_rows_bytes_per_s: Some(absurd), ..good },
             of_kv(absurd),
         ] {
             let refused = of(given).unwrap_err();
@@ -161,16 +167,17 @@ fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
 
 #[test]
 fn rates_of_types_are_numbers_above_zero_and_each_type_has_one() {
-    let rates = |dtype, read_bytes_per_s, flops_per_s| TypeRates {
-        dtype,
-        read_bytes_per_s,
-        flops_per_s,
-        measured: Provenance { count: 9, age_s: 60 },
+    let measured = Provenance { count: 9, age_s: 60 };
+    let rates = |dtype, read, flops| type_rates(dtype, read, flops, measured);
+    let step = |rate| TypeRates {
+        read_16_rows_bytes_per_s: Some(rate),
+        ..rates(DType::Q4_K, 1e10, 1e11)
     };
     let of = |rates: Vec<TypeRates>| told(|device| device.rates_by_type = rates).map(|_| ());
     assert_eq!(of(vec![rates(DType::Q4_K, 1e10, 1e11), rates(DType::F16, 2e10, 1e11)]), Ok(()));
+    assert_eq!(of(vec![step(5e9)]), Ok(()));
     for absurd in [f64::NAN, 0.0, -1.0, f64::INFINITY, 1e19] {
-        for given in [rates(DType::Q4_K, absurd, 1e11), rates(DType::Q4_K, 1e10, absurd)] {
+        for given in [rates(DType::Q4_K, absurd, 1e11), rates(DType::Q4_K, 1e10, absurd), step(absurd)] {
             let refused = of(vec![rates(DType::F16, 1e10, 1e11), given]).unwrap_err();
             assert!(refused.contains("not a positive number"), "{absurd}: {refused}");
         }

@@ -18,7 +18,7 @@ use exo_backend::{
     AllocError, Alone, CancelToken, Device, Element, Op, Program, Recording, Rows, RunError, RunShape,
     Stream, Weight, WeightError,
 };
-use exo_types::{ComputeShare, DType, DeviceKind, KvRates, LayerRates, Provenance, TensorView};
+use exo_types::{ComputeShare, DType, DeviceFacts, DeviceKind, KvRates, LayerRates, Provenance, TensorView};
 use serde::{Deserialize, Serialize};
 
 use self::evict::Evictor;
@@ -47,8 +47,16 @@ const CACHE_BYTES_USUAL: u64 = 128 << 20;
 /// take.
 const MAKING_MAX: Duration = Duration::from_millis(250);
 /// What arithmetic is measured with: small enough to run several times.
-const SMALL: Chunk =
-    Chunk { tokens: 64, tokens_few: None, rows: 2048, heads: 8, kv_heads: 4, layers_of_one_row: 1 };
+const SMALL: Chunk = Chunk {
+    tokens: DeviceFacts::CHUNK_ROWS as usize,
+    tokens_few: None,
+    rows: 2048,
+    heads: 8,
+    kv_heads: 4,
+    layers_of_one_row: 1,
+};
+/// Of a step of several streams: on a processor neither one row nor a chunk says what it takes.
+const STEP_ROWS: usize = DeviceFacts::STEP_ROWS as usize;
 /// The same on a graphics unit: what starting a run takes is spread over layers.
 const SMALL_OF_GRAPHICS: Chunk = Chunk { layers_of_one_row: 8, ..SMALL };
 /// The same on one that a small chunk leaves idle: as many rows as nodes compute at once, and a few of
@@ -64,6 +72,8 @@ const WARM_UP: Duration = Duration::from_millis(20);
 const DECODE_WINDOW: Duration = Duration::from_millis(200);
 /// Of prefill, whose passes are short: one period.
 const PREFILL_WINDOW: Duration = Duration::from_millis(100);
+/// Of a step of several rows, right behind the passes of one: a thirtieth of all that a start measures.
+const STEP_WINDOW: Duration = Duration::from_millis(30);
 /// Of prefill with few rows, on a device that a small chunk leaves idle.
 const FEW_WINDOW: Duration = Duration::from_millis(30);
 /// After which a device is taken to hang.
@@ -78,6 +88,9 @@ pub struct Calibration {
     pub flops_per_s: f64,
     /// What a layer takes beside products, keys and values among it, where that was measured.
     pub layer: Option<LayerRates>,
+    /// Bytes of weights of another type than Q8_0 that a step of [`DeviceFacts::STEP_ROWS`] rows passes per
+    /// second; that of Q8_0 is in `layer`.
+    pub read_16_rows_bytes_per_s: Option<f64>,
     /// The last cache held all that decode was measured with, for lack of memory or time, and the device may
     /// hold more: larger models are read more slowly.
     pub is_of_cache: bool,
@@ -109,6 +122,11 @@ impl MeasuredAt {
 }
 
 impl Calibration {
+    /// With nothing else measured.
+    pub fn of(read_bytes_per_s: f64, flops_per_s: f64) -> Self {
+        Self { read_bytes_per_s, flops_per_s, ..Self::default() }
+    }
+
     /// How often, and how long before now.
     pub fn told(&self) -> Option<Provenance> {
         self.measured.map(|at| at.told(exo_stdx::unix_s()))
@@ -125,11 +143,13 @@ impl Calibration {
             activations_per_s: layer.activations_per_s * part,
             layer_s: layer.layer_s / part,
             kv_read_bytes_per_s: layer.kv_read_bytes_per_s.map(of_kv),
+            read_16_rows_bytes_per_s: layer.read_16_rows_bytes_per_s.map(|rate| rate * part),
         };
         Self {
             read_bytes_per_s: self.read_bytes_per_s * part,
             flops_per_s: self.flops_per_s * part,
             layer: self.layer.map(of_layer),
+            read_16_rows_bytes_per_s: self.read_16_rows_bytes_per_s.map(|rate| rate * part),
             ..self
         }
     }
@@ -160,7 +180,10 @@ pub enum CalibrationError {
 pub fn calibrate(device: &dyn Device) -> Result<Calibration, CalibrationError> {
     let (prefill, chunk) = Chunk::for_device(device, DType::Q8_0)?;
     let layer = LayerBench::new(device, chunk).unwrap_or_else(|error| without_layer(&error));
-    measure(device, (prefill, chunk), DType::Q8_0, layer)
+    let found = measure(device, (prefill, chunk), DType::Q8_0, layer)?;
+    let read_16_rows_bytes_per_s = found.read_16_rows_bytes_per_s;
+    let layer = found.layer.map(|layer| LayerRates { read_16_rows_bytes_per_s, ..layer });
+    Ok(Calibration { layer, read_16_rows_bytes_per_s: None, ..found })
 }
 
 /// What is derived instead is near enough for a device that computes.
@@ -169,9 +192,10 @@ fn without_layer<T>(error: &CalibrationError) -> Option<T> {
     None
 }
 
-/// Measures `device` with matrices of this type: one row against weights that no cache holds, then a
-/// chunk of rows against a matrix that is read often. Takes about a second on a device that is not much
-/// slower than a laptop, and never more than four runs past that.
+/// Measures `device` with matrices of this type: one row against weights that no cache holds, on a processor
+/// [`DeviceFacts::STEP_ROWS`] against the same, then a chunk of rows against a matrix that is read often.
+/// Takes about a second on a device that is not much slower than a laptop, and never more than six runs past
+/// that.
 pub fn calibrate_type(device: &dyn Device, dtype: DType) -> Result<Calibration, CalibrationError> {
     measure(device, Chunk::for_device(device, dtype)?, dtype, None)
 }
@@ -241,12 +265,12 @@ fn measure(
             (cache_bytes, weight_bytes(cache_bytes, memory.free_bytes))
         }
     };
-    let matrix_bytes = match device.facts().kind {
-        DeviceKind::Cpu => MATRIX_BYTES,
-        DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => MATRIX_BYTES.max(wanted_bytes / 2),
+    let (matrix_bytes, rows_max) = match device.facts().kind {
+        DeviceKind::Cpu => (MATRIX_BYTES, STEP_ROWS),
+        DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => (MATRIX_BYTES.max(wanted_bytes / 2), 1),
     };
     let rows = matrix_bytes.div_ceil(row_bytes(dtype)) as usize;
-    let decode = Bench::new(device, dtype, rows, 1, wanted_bytes)?;
+    let decode = Bench::new(device, dtype, rows, rows_max, wanted_bytes)?;
     let step = decode.run(device, 1, DECODE_WINDOW, || {
         let was_cold = layer.as_mut().map_or(Ok(false), |layer| layer.cold(&mut evictor));
         let did_more = was_cold.unwrap_or_else(|error| {
@@ -258,6 +282,10 @@ fn measure(
     })?;
     let nothing_s = layer.as_ref().map_or(0.0, LayerBench::nothing_s);
     let read_bytes_per_s = rate(decode.weight_bytes as f64, step.mean_s, nothing_s);
+    let read_16_rows_bytes_per_s = match rows_max {
+        1 => None,
+        _ => Some(rate(decode.weight_bytes as f64, step_s(device, &decode, &mut evictor, step)?, nothing_s)),
+    };
     let is_of_cache = decode.weight_bytes <= cache_bytes && cache_bytes < memory.total_bytes;
     drop(decode);
     let pass = prefill.run(device, chunk.tokens, PREFILL_WINDOW, || Ok(false))?;
@@ -275,7 +303,22 @@ fn measure(
     let layer = layer.and_then(|rates| rates.map_or_else(|error| without_layer(&error), Some));
     let layer = layer.filter(LayerRates::is_plausible);
     let measured = Some(MeasuredAt::now(count));
-    Ok(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache, measured })
+    let rates = Calibration::of(read_bytes_per_s, flops_per_s);
+    Ok(Calibration { layer, read_16_rows_bytes_per_s, is_of_cache, measured, ..rates })
+}
+
+/// What all rows of a step take with weights that no cache holds. The window is shorter than a quota stops a
+/// device for, so they lose what the passes of one row in front of them lose.
+fn step_s(
+    device: &dyn Device,
+    decode: &Bench,
+    evictor: &mut Evictor<'_>,
+    one_row: Passes,
+) -> Result<f64, CalibrationError> {
+    let mut stream = device.stream()?;
+    let evict = || Ok::<_, CalibrationError>(evictor.evict(decode).map(|()| false)?);
+    let all = passes(STEP_WINDOW, evict, || Ok(decode.once(&mut *stream)?))?;
+    Ok(all.median_s * one_row.mean_s / one_row.median_s)
 }
 
 /// What every run costs is a step's, not that of what it reads: on a card a tenth of a pass. A pass that
@@ -467,6 +510,34 @@ mod tests {
         }
     }
 
+    /// On a card kernels for few rows have a factor of their own.
+    #[test]
+    fn a_step_of_several_rows_is_measured_on_a_processor_with_what_one_row_was_behind_an_eviction() {
+        let (processor, card) = (FakeDevice::processor(), FakeDevice::new(Duration::ZERO));
+        let of_q8_0 = calibrate(&processor).unwrap();
+        // Noise may make a difference of two times none that a device could have.
+        assert!(of_q8_0.layer.is_none_or(|layer| layer.read_16_rows_bytes_per_s.is_some()));
+        let (mut evicted, mut of_one, mut steps) = (Vec::new(), Vec::new(), 0);
+        for event in processor.events() {
+            match event {
+                Event::Evicted { weight } => evicted.push(weight),
+                Event::Ran { weights, tokens: STEP_ROWS, .. } => {
+                    assert!(weights == of_one && weights.iter().all(|weight| evicted.contains(weight)));
+                    evicted.clear();
+                    steps += 1;
+                }
+                Event::Ran { weights, bytes, tokens: 1, .. } if bytes >= MATRIX_BYTES => of_one = weights,
+                Event::Ran { .. } | Event::EvictedKv { .. } => {}
+            }
+        }
+        assert!(steps > 3, "{steps}");
+        let of_type = calibrate_type(&processor, DType::Q4_0).unwrap();
+        assert!(of_type.read_16_rows_bytes_per_s.is_some() && of_type.layer.is_none());
+        assert_eq!(calibrate_type(&card, DType::Q4_0).unwrap().read_16_rows_bytes_per_s, None);
+        let is_step = |event: &Event| matches!(event, Event::Ran { tokens: STEP_ROWS, .. });
+        assert!(!card.events().iter().any(is_step));
+    }
+
     #[test]
     fn a_device_that_evicts_too_slowly_is_measured_beyond_its_cache() {
         let decode_mib = |evict_takes| {
@@ -524,17 +595,18 @@ mod tests {
     #[test]
     fn who_rests_for_half_of_the_time_does_all_of_it_at_half_the_rate() {
         let calibration = |[read, flops, waits, attention, activations, kv]: [f64; 6], layer_s| Calibration {
-            read_bytes_per_s: read,
-            flops_per_s: flops,
             layer: Some(LayerRates {
                 prefill_read_bytes_per_s: waits,
                 attention_flops_per_s: attention,
                 activations_per_s: activations,
                 layer_s,
                 kv_read_bytes_per_s: Some(KvRates { f32: kv, f16: kv, q8: kv }),
+                read_16_rows_bytes_per_s: Some(read / 2.0),
             }),
+            read_16_rows_bytes_per_s: Some(read / 4.0),
             is_of_cache: true,
             measured: Some(MeasuredAt { unix_s: 1, passes: 3 }),
+            ..Calibration::of(read, flops)
         };
         let whole = calibration([30e9, 600e9, 90e9, 120e9, 4e9, 28e9], 15e-6);
         let half = calibration([15e9, 300e9, 45e9, 60e9, 2e9, 14e9], 30e-6);

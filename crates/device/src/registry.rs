@@ -42,7 +42,7 @@ const CLOCK_STEP_MAX_S: u64 = 24 * 3600;
 /// Of the reason for a quarantine.
 const REASON_CHARS_MAX: usize = 500;
 /// Of what measurements mean: those of another version, or of none, are made again.
-pub const CALIBRATION_VERSION: u32 = 5;
+pub const CALIBRATION_VERSION: u32 = 6;
 /// No memory and no processor comes near.
 const RATE_MAX: f64 = 1e18;
 
@@ -118,6 +118,9 @@ pub struct KnownType {
     pub read_bytes_per_s: f64,
     /// What it computes with them per second.
     pub flops_per_s: f64,
+    /// What a step of several rows passes of them per second, where that was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_16_rows_bytes_per_s: Option<f64>,
     /// When, in seconds since 1970.
     pub measured_unix_s: u64,
     /// In how many passes; earlier versions did not say.
@@ -132,7 +135,8 @@ impl KnownType {
     }
 
     fn is_plausible(&self) -> bool {
-        is_rate(self.read_bytes_per_s) && is_rate(self.flops_per_s)
+        let [read, flops] = [self.read_bytes_per_s, self.flops_per_s].map(is_rate);
+        read && flops && self.read_16_rows_bytes_per_s.is_none_or(is_rate)
     }
 }
 
@@ -271,7 +275,7 @@ impl Registry {
         let BackendRecord { read_bytes_per_s, flops_per_s, layer, is_of_cache, measured, .. } =
             self.current(card, backend, driver)?;
         let (read_bytes_per_s, flops_per_s) = (read_bytes_per_s?, flops_per_s?);
-        Some(Calibration { read_bytes_per_s, flops_per_s, layer, is_of_cache, measured })
+        Some(Calibration { layer, is_of_cache, measured, ..Calibration::of(read_bytes_per_s, flops_per_s) })
     }
 
     /// The same of other types of weights.

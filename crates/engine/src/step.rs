@@ -254,12 +254,12 @@ impl Engine {
                 len => Some(self.stream.download_later(&buffers.best, logit_rows, len)?),
             };
             if logit_rows > 0 {
-                logits.resize(logit_rows * vocab, 0.0);
-                self.stream.download_f32(&buffers.logits, 0, logits, budget.left()?)?;
-                let rows = logits.chunks_exact(vocab).enumerate();
-                for (i, row) in rows {
-                    see(first + i, Row::Logits(row));
-                }
+                let all = 0..logit_rows * vocab;
+                self.stream.show_f32(&buffers.logits, all, logits, budget.left()?, &mut |all| {
+                    for (i, row) in all.chunks_exact(vocab).enumerate() {
+                        see(first + i, Row::Logits(row));
+                    }
+                })?;
             }
             if let Some(coming) = coming {
                 coming.finish(&mut best, budget.left()?)?;
@@ -268,9 +268,10 @@ impl Engine {
                 if place < 0.0 || !see(first + i, Row::Best(place as u32)) {
                     // Whoever looks at them says which is not finite, or which the grammar takes.
                     self.logit_rows_read += 1;
-                    logits.resize(vocab, 0.0);
-                    self.stream.download_f32(&buffers.logits, i * vocab, logits, budget.left()?)?;
-                    see(first + i, Row::Logits(logits));
+                    let row = i * vocab..(i + 1) * vocab;
+                    self.stream.show_f32(&buffers.logits, row, logits, budget.left()?, &mut |row| {
+                        see(first + i, Row::Logits(row));
+                    })?;
                 }
             }
             first += group.len();
@@ -301,9 +302,8 @@ mod tests {
         Engine::load(device, &model, Shard::whole(model.config.layers), options, &mut |_| {}).unwrap()
     }
 
-    /// Runs `tokens` for `principal` and gives, per slot of the page in the last layer, whether anything is
-    /// in it.
-    fn slots_used_after(engine: &mut Engine, principal: Principal, tokens: &[u32]) -> Vec<bool> {
+    /// Opens a sequence, and gives the step that computes `tokens` for it.
+    fn opened(engine: &mut Engine, principal: Principal, tokens: &[u32]) -> StepFrame {
         let sequence = SequenceId { request: RequestId(1), index: 0 };
         let (driver, sampling) = (NodeId([0; 32]), SamplingParams::greedy());
         let history = Vec::new();
@@ -321,13 +321,29 @@ mod tests {
         let tokens = tokens.to_vec();
         let (start, sample, drafts, truncate_to) = (0, false, 0, None);
         let part = StepSequence { sequence, principal, start, tokens, sample, drafts, truncate_to };
-        let frame = StepFrame::unplaced(0, vec![part]);
+        StepFrame::unplaced(0, vec![part])
+    }
+
+    /// Runs `tokens` for `principal` and gives, per slot of the page in the last layer, whether anything is
+    /// in it.
+    fn slots_used_after(engine: &mut Engine, principal: Principal, tokens: &[u32]) -> Vec<bool> {
+        let frame = opened(engine, principal, tokens);
         engine.step(&frame, StepInput::Tokens, &CancelToken::default(), Duration::from_secs(60)).unwrap();
-        engine.close(sequence).unwrap();
+        engine.close(frame.sequences[0].sequence).unwrap();
         let page = engine.stream.export_kv(&engine.kv, engine.kv.shape.layers - 1, 0).unwrap();
         let (slots, d) = (PAGE_TOKENS as usize, engine.kv.shape.head_dim);
         let used = |slot| page.chunks_exact(slots * d).any(|h| h[slot * d..][..d].iter().any(|v| *v != 0.0));
         (0..slots).map(used).collect()
+    }
+
+    #[test]
+    fn logits_of_a_processor_are_looked_at_where_they_are() {
+        let mut engine = engine();
+        let frame = opened(&mut engine, Principal([1; 16]), &[5, 6]);
+        let (cancel, deadline) = (CancelToken::default(), Duration::from_secs(60));
+        let logits = engine.step_logits(&frame, StepInput::Tokens, &cancel, deadline).unwrap();
+        assert_eq!(logits.len(), 2 * engine.config.vocab as usize);
+        assert!(engine.host.logits.is_empty(), "none is copied on its way to who looks at it");
     }
 
     #[test]

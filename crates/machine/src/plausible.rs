@@ -43,6 +43,7 @@ pub(crate) fn keep_rates(before: &[DeviceFacts], now: &mut [DeviceFacts]) {
             let Some(last) = last.rates_by_type.iter().find(|last| last.dtype == rates.dtype) else {
                 continue;
             };
+            keep(last.read_16_rows_bytes_per_s, &mut rates.read_16_rows_bytes_per_s);
             let (mut read, mut flops) = (Some(rates.read_bytes_per_s), Some(rates.flops_per_s));
             keep(Some(last.read_bytes_per_s), &mut read);
             keep(Some(last.flops_per_s), &mut flops);
@@ -60,7 +61,10 @@ fn keep_layer(last: LayerRates, rates: &mut LayerRates) {
         let per_s = per_s.into_iter().map(|rate| rate as u64).chain([(rates.layer_s * 1e9) as u64]);
         per_s.chain(of_kv.map(|(_, rate)| rate as u64))
     };
-    if each(&last).zip(each(rates)).any(|(old, new)| is_leap(old, new)) {
+    // Apart, for either may lack the rates of keys and values.
+    let of_16_rows = last.read_16_rows_bytes_per_s.zip(rates.read_16_rows_bytes_per_s);
+    let of_16_rows = of_16_rows.map(|(old, new)| (old as u64, new as u64));
+    if each(&last).zip(each(rates)).chain(of_16_rows).any(|(old, new)| is_leap(old, new)) {
         tracing::debug!(?last, ?rates, "what a layer takes is out of all proportion and not believed");
         *rates = last;
     }
@@ -133,6 +137,7 @@ mod tests {
             activations_per_s: 1e9,
             layer_s: 2e-5,
             kv_read_bytes_per_s: Some(KvRates { f32: 4e9, f16: 3e9, q8: 2e9 }),
+            read_16_rows_bytes_per_s: Some(3e9),
         };
         let with = |rates: LayerRates| {
             let [mut device] = device(Some(1e9));
@@ -150,6 +155,8 @@ mod tests {
         let of_kv =
             |f32, q8| LayerRates { kv_read_bytes_per_s: Some(KvRates { f32, f16: 3e9, q8 }), ..usual };
         assert_eq!([of_kv(4e12, 2e9), of_kv(4e9, 2e6)].map(told), [Some(usual); 2]);
+        let of_16_rows = |rate| LayerRates { read_16_rows_bytes_per_s: Some(rate), ..usual };
+        assert_eq!([of_16_rows(4e11), of_16_rows(2e7)].map(told), [Some(usual); 2]);
         let near = LayerRates { attention_flops_per_s: 4e10, layer_s: 1e-4, ..usual };
         assert_eq!(told(near), Some(near));
     }
@@ -162,6 +169,7 @@ mod tests {
                 dtype,
                 read_bytes_per_s,
                 flops_per_s,
+                read_16_rows_bytes_per_s: Some(read_bytes_per_s / 2.0),
                 measured: Provenance { count: 9, age_s: 60 },
             };
             device.rates_by_type = rates.iter().map(typed).collect();

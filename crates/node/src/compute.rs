@@ -299,7 +299,15 @@ impl Compute {
         let before = self.types.as_ref().or_else(|| Some(&self.here.get()?.1.rates_by_type));
         // Only older is no news.
         let rates = |types: &Vec<TypeRates>| -> Vec<_> {
-            let of = |rates: &TypeRates| (rates.dtype, rates.read_bytes_per_s, rates.flops_per_s);
+            let of = |&TypeRates {
+                         dtype,
+                         read_bytes_per_s,
+                         flops_per_s,
+                         read_16_rows_bytes_per_s,
+                         measured: _,
+                     }: &TypeRates| {
+                (dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s)
+            };
             types.iter().map(of).collect()
         };
         let is_news = before.map(rates) != Some(rates(&types));

@@ -394,9 +394,10 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 }
 
 fn bytes(rows: &[f32]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(rows.len() * 4);
-    for value in rows {
-        out.extend_from_slice(&value.to_le_bytes());
+    // As long as it will be, so that no value asks for room.
+    let mut out = vec![0u8; rows.len() * 4];
+    for (place, value) in out.as_chunks_mut::<4>().0.iter_mut().zip(rows) {
+        *place = value.to_le_bytes();
     }
     out
 }

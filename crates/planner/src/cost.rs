@@ -16,7 +16,7 @@
 //!
 //! | what | formula | source |
 //! |---|---|---|
-//! | a layer, `n` rows at depth `D` | `max(W/r ⊕ X, min(W/r, W/w) + X) + n·K·D/k + t_layer + (n-1)·(U/u + s·t_layer)`, `X = (n-1)·F/(p·f)` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785. On processors `a ⊕ b = √(a² + b²)`, `p` = 1 and `s` = 0.3, where the attention of a further row starts (decision 0071); on graphics units `a ⊕ b = max(a, b)`, `p` = 0.5, as their kernels for few rows compute so much slower (decisions 0074, 0075), and `s` = 0 |
+//! | a layer, `n` rows at depth `D` | `max(W/r ⊕ X, min(W/r, W/w) + X) + n·K·D/k + t_layer + (n-1)·(U/u + s·t_layer)`, `X = (n-1)·F/(p·f)` | weights are read once for all rows: the roofline, Williams et al. 2009, doi:10.1145/1498765.1498785. On processors `a ⊕ b = √(a² + b²)`, `p` = 1 where a step of 16 rows was not measured, and `s` = 0.3, where the attention of a further row starts (decision 0071); on graphics units `a ⊕ b = max(a, b)`, `p` = 0.5, as their kernels for few rows compute so much slower (decisions 0074, 0075), and `s` = 0 |
 //! | the head, `n` rows | `max(W_head/r ⊕ X, min(W_head/r, W_head/w) + X) + (n-1)·t_stream`, `X = (n-1)·2·C·V/(p·f)` | as a layer without attention; a further stream's token is chosen, turned into text and sent |
 //! | a layer, one chunk of a prompt in `m` chunks | `(max(m·W/r, m·W/w + P·F/f) + 2·A·P²/a + m·q·t_layer + (P-m)·U/u) / m` | scores and sums of row `t` are `4·A·t` operations; over `P` rows `2·A·P²`; `q` = 1 on processors, 3.5 on graphics units where chunks have more than 8 rows (decision 0075) |
 //! | a stage | `Σ layers + t_step + t_process` (and the head, on the last) | `t_process` = 250 µs on graphics units, which have a process of their own, else 0 (decision 0075) |
@@ -26,6 +26,11 @@
 //! | time per token, one stream | `Σ stages + Σ hops + way back`, at depth `P + A/2` | stages of one token never overlap |
 //! | time to first token | `Σ chunk stages + Σ hops + way back + head + (m-1)·max(chunk stage, chunk on a wire)` | a pipeline of `m` equal chunks fills once, then its slowest part decides |
 //! | a token for each of `N` streams | `max(M·max stage, Σ stages + hops + way back)`, `M = min(stages, N)` micro-batches of `⌈N/M⌉` rows | one micro-batch for each stage, as `cluster`'s scheduler composes them; each reads the weights again |
+//!
+//! Where a processor was measured with a step of 16 rows, `X(16)` is what gives it that time (see
+//! `few_rows`), and `X(64)` is that of the chunk which arithmetic was measured with (`p` = 1). `X` is a
+//! straight line from 1 to 16 rows and another one from there to 64; beyond it is that of a chunk. It never
+//! falls. So a step of more rows takes no less time, and none takes less than reading.
 //!
 //! A hop between devices of one node costs `t_local` and no wire. `t_hop` is what answers that had a pipeline
 //! to themselves took between its stages beside the links ([`PlanRequest::hop_s`]). Before there are any it
@@ -46,7 +51,7 @@
 
 use std::collections::BTreeMap;
 
-use exo_types::{DType, DeviceKind, LayerRange, NodeId, Shard};
+use exo_types::{DType, DeviceFacts, DeviceKind, LayerRange, NodeId, Shard};
 
 use crate::inputs::{Figure, LINK_RATE_ESTIMATED, RTT_ESTIMATED};
 use crate::memory::{CHUNK_TOKENS, WeightForm};
@@ -73,8 +78,12 @@ const LOCAL_HOP_NS: u64 = 50_000;
 const TCP_WINDOW_FIRST: u128 = 14_480;
 /// What a further stream of a step costs the node of the last stage.
 const STREAM_NS: u64 = 60_000;
-/// In per cent of the rate of prefill, how fast graphics units compute further rows of a step of few.
-const FEW_ROWS_PERCENT: u64 = 50;
+/// In millionths of the rate of prefill, how fast graphics units compute further rows of a step of few.
+const FEW_ROWS_MILLIONTHS: u64 = MILLION / 2;
+const MILLION: u64 = 1_000_000;
+/// Of the step and of the chunk that processors are measured with.
+const STEP_ROWS: u64 = DeviceFacts::STEP_ROWS as u64;
+const CHUNK_ROWS: u64 = DeviceFacts::CHUNK_ROWS as u64;
 /// In per cent of `t_layer`, what a further row of a step takes in a layer on processors beside products, the
 /// cache that it reads and its activations: its attention starts.
 const FURTHER_ROW_PERCENT: u64 = 30;
@@ -137,16 +146,16 @@ struct DeviceCost {
     /// Index into the nodes of [`Links`].
     node: usize,
     held: WeightForm,
-    read: u64,
-    flops: u64,
+    /// Where types have no rates of their own.
+    general: TypeCost,
     /// By type as [`DType::ALL`] has them: reading, and arithmetic.
     by_type: [TypeCost; DType::ALL.len()],
     kv: u64,
     prefill_read: u64,
     attention: u64,
     activations: u64,
-    /// Of the rates of arithmetic, in per cent, for further rows of a step of few.
-    few_rows_percent: u64,
+    /// It was measured with a step of several rows, with weights of some type.
+    is_step_measured: bool,
     /// Of [`Self::layer_ns`], in per cent, for a further row.
     further_row_percent: u64,
     /// With few rows it reads weights and computes with them by turns for a part of the time.
@@ -175,6 +184,8 @@ struct TypeCost {
     is_of_stored: bool,
     read: u64,
     flops: u64,
+    /// Of `flops`, in millionths, for further rows of a step of few.
+    few_rows_millionths: u64,
 }
 
 impl<'a> Costs<'a> {
@@ -195,26 +206,35 @@ impl<'a> Costs<'a> {
             };
             let rate = |figure| cool(case.rate(figure)).max(1);
             let is_processor = device.device.kind == DeviceKind::Cpu;
-            let (few_rows_percent, further_row_percent, chunk_layer_percent, handover_ns) = match is_processor
-            {
-                true => (100, FURTHER_ROW_PERCENT, 100, 0),
-                false => (FEW_ROWS_PERCENT, 0, CHUNK_LAYER_PERCENT, HANDOVER_NS),
+            let (few_rows_millionths, further_row_percent, chunk_layer_percent, handover_ns) =
+                match is_processor {
+                    true => (MILLION, FURTHER_ROW_PERCENT, 100, 0),
+                    false => (FEW_ROWS_MILLIONTHS, 0, CHUNK_LAYER_PERCENT, HANDOVER_NS),
+                };
+            // Only processors have such a part.
+            let few_rows = |part: Option<f64>| {
+                part.map_or(few_rows_millionths, |part| (part * MILLION as f64) as u64)
             };
             DeviceCost {
                 node: links.at(device.node).unwrap_or_default(), // each is there
                 held: WeightForm::by(device.device.kind),
-                read: rate(rates.read_bytes_per_s),
-                flops: rate(rates.flops_per_s),
+                general: TypeCost {
+                    is_of_stored: false,
+                    read: rate(rates.read_bytes_per_s),
+                    flops: rate(rates.flops_per_s),
+                    few_rows_millionths: few_rows(rates.few_rows),
+                },
                 by_type: DType::ALL.map(|dtype| TypeCost {
                     is_of_stored: rates.read_by_type.contains_key(&dtype),
                     read: rate(rates.read_of(dtype)),
                     flops: rate(rates.flops_of(dtype)),
+                    few_rows_millionths: few_rows(rates.few_rows_of(dtype)),
                 }),
                 kv: rate(rates.kv_of(request.kv)),
                 prefill_read: rate(rates.prefill_read_bytes_per_s),
                 attention: rate(rates.attention_flops_per_s),
                 activations: rate(rates.activations_per_s),
-                few_rows_percent,
+                is_step_measured: rates.few_rows.is_some() || !rates.few_rows_by_type.is_empty(),
                 further_row_percent,
                 is_processor,
                 chunk_layer_percent,
@@ -475,7 +495,7 @@ impl DeviceCost {
 
     /// Weights of `stored` bytes that take `held` bytes on the device.
     fn read_ns(&self, held: u64, stored: u64, types: Option<&[(DType, u64)]>) -> u64 {
-        let Some(types) = types else { return per_s(held.into(), 1, self.read) };
+        let Some(types) = types else { return per_s(held.into(), 1, self.general.read) };
         let of_type = |&(dtype, bytes): &(DType, u64)| {
             let cost = self.of_type(dtype);
             let here = match cost.is_of_stored {
@@ -487,10 +507,21 @@ impl DeviceCost {
         types.iter().map(of_type).fold(0, u64::saturating_add).min(NS_MAX)
     }
 
-    /// What the rows of a step of few take behind the first, each of so many operations.
+    /// What the rows of a step of few take behind the first, each of so many operations. Of more rows never
+    /// less: bounds of the search count steps of one.
     fn few_rows_ns(&self, rows: u64, operations: u64, types: Option<&[(DType, u64)]>) -> u64 {
-        let operations = u128::from(rows.saturating_sub(1)) * u128::from(operations);
-        self.compute_ns(operations.saturating_mul(100) / u128::from(self.few_rows_percent.max(1)), types)
+        let further = |rows: u64| u128::from(rows.saturating_sub(1)) * u128::from(operations);
+        let few = |rows: u64| self.arithmetic_ns(further(rows), types, |cost| cost.few_rows_millionths);
+        if rows <= STEP_ROWS || !self.is_step_measured {
+            return few(rows);
+        }
+        let of_chunk = |rows: u64| self.compute_ns(further(rows), types);
+        let measured = few(STEP_ROWS);
+        if rows >= CHUNK_ROWS {
+            return of_chunk(rows).max(measured);
+        }
+        let rise = of_chunk(CHUNK_ROWS).saturating_sub(measured);
+        measured + rise * (rows - STEP_ROWS) / (CHUNK_ROWS - STEP_ROWS)
     }
 
     /// Products of a step of few rows, of whose weights it waits for some beside computing with them.
@@ -499,16 +530,30 @@ impl DeviceCost {
         least.max(read.min(waits).saturating_add(further))
     }
 
-    /// Operations, spread over the types as their elements are.
+    /// Operations of a chunk, spread over the types as their elements are.
     fn compute_ns(&self, operations: u128, types: Option<&[(DType, u64)]>) -> u64 {
-        let Some(types) = types else { return per_s(operations, 1, self.flops) };
+        self.arithmetic_ns(operations, types, |_| MILLION)
+    }
+
+    /// The same at a part of the rates.
+    fn arithmetic_ns(
+        &self,
+        operations: u128,
+        types: Option<&[(DType, u64)]>,
+        millionths: fn(&TypeCost) -> u64,
+    ) -> u64 {
+        let at_part = |cost: &TypeCost| {
+            operations.saturating_mul(MILLION.into()) / u128::from(millionths(cost).max(1))
+        };
+        let Some(types) = types else { return per_s(at_part(&self.general), 1, self.general.flops) };
         let elements = |&(dtype, bytes): &(DType, u64)| {
             u128::from(bytes) * u128::from(dtype.block_elements()) / u128::from(dtype.block_bytes())
         };
         let all: u128 = types.iter().map(elements).sum();
         let of_type = |part: &(DType, u64)| {
-            let share = operations.saturating_mul(elements(part)) / all.max(1);
-            per_s(share, 1, self.of_type(part.0).flops)
+            let cost = self.of_type(part.0);
+            let share = at_part(cost).saturating_mul(elements(part)) / all.max(1);
+            per_s(share, 1, cost.flops)
         };
         types.iter().map(of_type).fold(0, u64::saturating_add).min(NS_MAX)
     }

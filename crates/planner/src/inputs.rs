@@ -13,6 +13,8 @@ use exo_types::{
     TypeRates,
 };
 
+use crate::few_rows::ProductRates;
+
 /// A measurement older than this is stale.
 const STALE_AFTER: Duration = Duration::from_secs(Provenance::FRESH_S as u64);
 /// A number outside of these bounds is refused, whatever it measures: no rate of today's devices reaches
@@ -118,6 +120,11 @@ pub struct DeviceRates {
     pub flops_per_s: Option<Figure>,
     /// The same, by type.
     pub flops_by_type: BTreeMap<DType, Figure>,
+    /// Weights that a step of [`DeviceFacts::STEP_ROWS`] rows passes on a processor, bytes per second, where
+    /// types have no rates of their own; without it further rows are computed as those of a prefill.
+    pub read_16_rows_bytes_per_s: Option<Figure>,
+    /// The same, by type.
+    pub read_16_rows_by_type: BTreeMap<DType, Figure>,
     /// Keys and values that attention of one row reads, bytes per second, for types without a rate of
     /// their own.
     pub kv_bytes_per_s: Option<Figure>,
@@ -151,6 +158,12 @@ impl DeviceRates {
             others.chain(own).collect()
         };
         let of_layer = |of: fn(&LayerRates) -> f64| facts.layer_rates.as_ref().map(of).map(told);
+        let of_16_rows = facts.layer_rates.and_then(|rates| rates.read_16_rows_bytes_per_s).map(told);
+        let of_type = |rates: &TypeRates| {
+            let figure = Figure::told(rates.read_16_rows_bytes_per_s?, Some(rates.measured));
+            Some((rates.dtype, figure))
+        };
+        let typed_16_rows = facts.rates_by_type.iter().filter_map(of_type);
         let kv = facts.layer_rates.and_then(|rates| rates.kv_read_bytes_per_s);
         let kv = kv.map(KvRates::by_type).into_iter().flatten();
         Self {
@@ -158,6 +171,8 @@ impl DeviceRates {
             flops_by_type: typed(flops, |rates| rates.flops_per_s),
             read_bytes_per_s: read,
             flops_per_s: flops,
+            read_16_rows_bytes_per_s: of_16_rows,
+            read_16_rows_by_type: typed_16_rows.chain(of_16_rows.map(|own| (DType::Q8_0, own))).collect(),
             prefill_read_bytes_per_s: of_layer(|rates| rates.prefill_read_bytes_per_s),
             attention_flops_per_s: of_layer(|rates| rates.attention_flops_per_s),
             activations_per_s: of_layer(|rates| rates.activations_per_s),
@@ -215,7 +230,13 @@ impl DeviceRates {
         };
         let kv_by_type =
             self.kv_by_type.iter().filter_map(|(of, f)| Some((*of, corrected(f.plausible()?, decode))));
+        let (few_rows, few_rows_by_type) = match kind {
+            DeviceKind::Cpu => self.few_rows([read, prefill_read, flops].map(|figure| figure.value)),
+            DeviceKind::IntegratedGpu | DeviceKind::DiscreteGpu => Default::default(),
+        };
         CompleteRates {
+            few_rows,
+            few_rows_by_type,
             read_bytes_per_s: corrected(read, decode),
             read_by_type: typed(&self.read_by_type, decode),
             flops_per_s: corrected(flops, prefill),
@@ -229,12 +250,33 @@ impl DeviceRates {
             step_s: given(self.step_s).unwrap_or(estimated(usual.step_s)),
         }
     }
+
+    /// See [`CompleteRates::few_rows`] and its types, for which the general rates stand in.
+    fn few_rows(&self, [read, waits, flops]: [f64; 3]) -> (Option<f64>, BTreeMap<DType, f64>) {
+        let own = |figures: &BTreeMap<DType, Figure>, dtype: DType, general: f64| {
+            figures.get(&dtype).and_then(|figure| figure.plausible()).map_or(general, |figure| figure.value)
+        };
+        let of_type = |(dtype, figure): (&DType, &Figure)| {
+            let (read, flops) =
+                (own(&self.read_by_type, *dtype, read), own(&self.flops_by_type, *dtype, flops));
+            Some((*dtype, ProductRates { read, waits, flops }.part(*dtype, figure.plausible()?.value)))
+        };
+        let general = self.read_16_rows_bytes_per_s.and_then(Figure::plausible);
+        let general =
+            general.map(|figure| ProductRates { read, waits, flops }.part(DType::Q8_0, figure.value));
+        (general, self.read_16_rows_by_type.iter().filter_map(of_type).collect())
+    }
 }
 
 /// [`DeviceRates`] with nothing missing.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)] // as in `DeviceRates`
 pub struct CompleteRates {
+    /// At which part of a prefill's rate of arithmetic a processor computes the further rows of a step of
+    /// [`DeviceFacts::STEP_ROWS`], by what was measured; no correction changes it.
+    pub few_rows: Option<f64>,
+    /// The same, by type.
+    pub few_rows_by_type: BTreeMap<DType, f64>,
     pub read_bytes_per_s: Figure,
     pub read_by_type: BTreeMap<DType, Figure>,
     pub flops_per_s: Figure,
@@ -257,6 +299,22 @@ impl CompleteRates {
     /// The same of arithmetic.
     pub fn flops_of(&self, dtype: DType) -> Figure {
         of_type(&self.flops_by_type, dtype, self.flops_per_s)
+    }
+
+    /// At which part of a prefill's rate it computes further rows with a type; `None` where that was not
+    /// measured with it.
+    pub(crate) fn few_rows_of(&self, dtype: DType) -> Option<f64> {
+        let general = self.few_rows.filter(|_| self.few_rows_by_type.is_empty());
+        self.few_rows_by_type.get(&dtype).copied().or(general)
+    }
+
+    /// Weights of a type that a step of [`DeviceFacts::STEP_ROWS`] rows passes by these rates, as they were
+    /// corrected; `None` where that was not measured with it.
+    pub fn read_16_rows_of(&self, dtype: DType) -> Option<f64> {
+        let part = self.few_rows_by_type.get(&dtype)?;
+        let [read, waits, flops] =
+            [self.read_of(dtype), self.prefill_read_bytes_per_s, self.flops_of(dtype)].map(|f| f.value);
+        Some(ProductRates { read, waits, flops }.step_bytes_per_s(dtype, *part))
     }
 
     /// At which rate it reads keys and values of a type.
@@ -355,6 +413,7 @@ mod tests {
             activations_per_s: 1e9,
             layer_s: 1e-5,
             kv_read_bytes_per_s,
+            read_16_rows_bytes_per_s: None,
         };
         let of = |layer_rates, corrections| {
             let facts = DeviceFacts {
@@ -415,6 +474,39 @@ mod tests {
         assert_eq!(rates(None, None), [16e9, 8e9, 12e9, 1e12, 5e11, 4e11, 2e9, 1e-5]);
         assert_eq!(rates(learned(50), None), [8e9, 4e9, 6e9, 1e12, 5e11, 4e11, 2e9, 1e-5]);
         assert_eq!(rates(None, learned(150)), [16e9, 8e9, 12e9, 1.5e12, 7.5e11, 6e11, 3e9, 1e-5]);
+    }
+
+    #[test]
+    fn what_a_step_of_several_rows_passed_says_how_its_type_is_computed_whatever_was_learned() {
+        let figure = |rate: f64| Figure::measured(rate);
+        let given = DeviceRates {
+            read_bytes_per_s: Some(figure(30e9)),
+            flops_per_s: Some(figure(764e9)),
+            prefill_read_bytes_per_s: Some(figure(1e17)),
+            read_16_rows_bytes_per_s: Some(figure(23e9)),
+            read_16_rows_by_type: BTreeMap::from([
+                (DType::Q8_0, figure(23e9)),
+                (DType::Q4_K, figure(11e9)),
+                (DType::F16, figure(f64::NAN)),
+            ]),
+            ..DeviceRates::default()
+        };
+        let rates = given.complete(DeviceKind::Cpu);
+        let [q8_0, q4_k] = [DType::Q8_0, DType::Q4_K].map(|dtype| rates.few_rows_of(dtype).unwrap());
+        assert!(q8_0 > 1.2 && q4_k < 1.0, "{q8_0} {q4_k}");
+        assert_eq!([DType::F16, DType::F32].map(|dtype| rates.few_rows_of(dtype)), [None; 2]);
+        let passes = rates.read_16_rows_of(DType::Q4_K).unwrap();
+        assert!((passes / 11e9 - 1.0).abs() < 1e-6, "{passes}");
+        let halved = Some(Correction { percent: 50, samples: 3 });
+        let corrections = Corrections { decode: halved, prefill: halved };
+        let slower = DeviceRates { corrections, ..given.clone() }.complete(DeviceKind::Cpu);
+        assert_eq!(slower.few_rows_by_type, rates.few_rows_by_type);
+        let passes = slower.read_16_rows_of(DType::Q4_K).unwrap();
+        assert!((passes / 5.5e9 - 1.0).abs() < 1e-6, "{passes}");
+        let general = DeviceRates { read_16_rows_by_type: BTreeMap::new(), ..given.clone() };
+        assert_eq!(general.complete(DeviceKind::Cpu).few_rows_of(DType::F16), Some(q8_0));
+        let card = given.complete(DeviceKind::DiscreteGpu);
+        assert!(card.few_rows.is_none() && card.few_rows_by_type.is_empty());
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod domains;
 mod errors;
 mod explain;
 mod fetching;
+mod few_rows;
 mod fit;
 mod inputs;
 mod kernels;

@@ -46,11 +46,13 @@ pub(crate) struct TypeRatios<'a> {
 struct MeasuredRatios {
     read: Vec<f64>,
     flops: Vec<f64>,
+    few_rows: Vec<f64>,
 }
 
 impl MeasuredRatios {
     fn median(self) -> Option<TypeRatio> {
-        Some(TypeRatio { read: lower_median(self.read)?, flops: lower_median(self.flops)? })
+        let few_rows = lower_median(self.few_rows);
+        Some(TypeRatio { read: lower_median(self.read)?, flops: lower_median(self.flops)?, few_rows })
     }
 }
 
@@ -58,6 +60,8 @@ impl MeasuredRatios {
 struct TypeRatio {
     read: f64,
     flops: f64,
+    /// See [`CompleteRates::few_rows`]; of those that were measured with several rows.
+    few_rows: Option<f64>,
 }
 
 impl<'a> TypeRatios<'a> {
@@ -69,6 +73,7 @@ impl<'a> TypeRatios<'a> {
                 let ratio = one?.value / q8_0?.value;
                 (1.0 / RATIO_MAX..=RATIO_MAX).contains(&ratio).then_some(ratio)
             };
+            let few_rows = rates.complete(device.kind).few_rows_by_type;
             for &dtype in rates.read_by_type.keys().filter(|dtype| **dtype != DType::Q8_0) {
                 if let Some((read, flops)) =
                     ratio(&rates.read_by_type, dtype).zip(ratio(&rates.flops_by_type, dtype))
@@ -76,16 +81,18 @@ impl<'a> TypeRatios<'a> {
                     let measured = of_nodes.entry((&device.backend, dtype, *node)).or_default();
                     measured.read.push(read);
                     measured.flops.push(flops);
+                    measured.few_rows.extend(few_rows.get(&dtype));
                 }
             }
         }
         // A member has one say, however many devices it has.
         let mut all: BTreeMap<(&str, DType), MeasuredRatios> = BTreeMap::new();
         for ((backend, dtype, _), measured) in of_nodes {
-            let Some(TypeRatio { read, flops }) = measured.median() else { continue };
+            let Some(TypeRatio { read, flops, few_rows }) = measured.median() else { continue };
             let of_backend = all.entry((backend, dtype)).or_default();
             of_backend.read.push(read);
             of_backend.flops.push(flops);
+            of_backend.few_rows.extend(few_rows);
         }
         let medians = all.into_iter().filter_map(|(of, measured)| Some((of, measured.median()?)));
         Self { medians: medians.collect(), is_cached: is_cached(&request.shape) }
@@ -106,15 +113,17 @@ impl<'a> TypeRatios<'a> {
     pub(crate) fn complete(&self, of: &PlanDevice) -> CompleteRates {
         let mut rates = of.rates.complete(of.device.kind);
         for dtype in DType::ALL {
-            let Some(&TypeRatio { read, flops }) = self.medians.get(&(&*of.device.backend, dtype)) else {
-                continue;
-            };
+            let ratio = self.medians.get(&(&*of.device.backend, dtype));
+            let Some(&TypeRatio { read, flops, few_rows }) = ratio else { continue };
             for (own, ratio) in [(&mut rates.read_by_type, read), (&mut rates.flops_by_type, flops)] {
                 // Rates that are possible each by itself may give a product that is not.
                 let follows = |q8_0: &Figure| Figure::from(q8_0.value * ratio, Source::Derived).plausible();
                 if let Some(figure) = own.get(&DType::Q8_0).and_then(follows) {
                     own.entry(dtype).or_insert(figure);
                 }
+            }
+            if let Some(part) = few_rows.filter(|_| rates.few_rows_by_type.contains_key(&DType::Q8_0)) {
+                rates.few_rows_by_type.entry(dtype).or_insert(part);
             }
         }
         if self.is_cached && of.device.kind == DeviceKind::Cpu {

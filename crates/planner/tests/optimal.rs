@@ -466,6 +466,8 @@ fn with_odd_numbers(draws: &mut Draws, objective: u64) -> PlanRequest {
             read_by_type: typed(draws),
             flops_per_s: odd(draws),
             flops_by_type: typed(draws),
+            read_16_rows_bytes_per_s: odd(draws),
+            read_16_rows_by_type: typed(draws),
             kv_bytes_per_s: odd(draws),
             kv_by_type: KvDType::ALL.into_iter().filter_map(|kv| Some((kv, odd(draws)?))).collect(),
             prefill_read_bytes_per_s: odd(draws),

@@ -48,6 +48,7 @@ fn beside_products(flops_per_s: f64) -> LayerRates {
         activations_per_s: 1e17,
         layer_s: 5e-6,
         kv_read_bytes_per_s: None,
+        read_16_rows_bytes_per_s: None,
     }
 }
 
@@ -570,6 +571,52 @@ fn further_streams_compute_beside_what_is_read_once() {
     assert!(is_near(round(DeviceKind::DiscreteGpu, 64, 1e17), of_card));
 }
 
+/// Layers of Q8_0 on a processor that reads 10 GB/s and computes 1 TFLOP/s: a round of so many streams
+/// without what their tokens take beside products, where a step of 16 rows passes so much.
+fn products_of_streams(kind: DeviceKind, streams: u32, step_bytes_per_s: Option<f64>) -> f64 {
+    let mut request = read("a=4@10", 4, &[]);
+    request.shape.layers.iter_mut().for_each(|layer| layer.flops_per_token = layer.weight_bytes / 34 * 64);
+    request.devices[0].device.kind = kind;
+    request.devices[0].rates.read_16_rows_bytes_per_s = step_bytes_per_s.map(Figure::measured);
+    request.workload.streams = streams;
+    let round_ns = plan(&request).expect("fits").predicted.round_ns.expected as f64;
+    round_ns - f64::from(streams - 1) * (60e3 + 4.0 * 0.3 * 5e3)
+}
+
+#[test]
+fn steps_of_several_rows_pass_through_what_was_measured_with_one_with_sixteen_and_with_a_chunk() {
+    let of = |streams, step| products_of_streams(DeviceKind::Cpu, streams, step);
+    let is_near = |ns: f64, expected: f64| (ns / expected - 1.0).abs() < 3e-3;
+    // The formula alone says 9.6 GB/s.
+    for step in [9.8e9, 8e9, 5e9] {
+        assert_eq!(of(1, Some(step)), of(1, None));
+        assert!(is_near(of(16, Some(step)), 4.0 * GIB as f64 / step * 1e9), "{step}: {}", of(16, Some(step)));
+        assert!((of(16, Some(step)) < of(16, None)) == (step > 9.6e9), "{step}");
+    }
+    for streams in [64, 200] {
+        assert!(is_near(of(streams, Some(9.8e9)), of(streams, None)), "{streams}");
+    }
+    let card = |step| products_of_streams(DeviceKind::DiscreteGpu, 16, step);
+    assert_eq!(card(Some(5e9)), card(None));
+}
+
+#[test]
+fn a_step_of_more_rows_takes_no_less_whatever_was_measured_of_sixteen_and_absurd_numbers_are_missing() {
+    for step in [9.8e9, 9e9, 5e9, 1e9, 1e18, 1e-9] {
+        let mut last = products_of_streams(DeviceKind::Cpu, 1, None);
+        for streams in (2..20).chain([30, 50, 62, 63, 64, 65, 100]) {
+            let ns = products_of_streams(DeviceKind::Cpu, streams, Some(step));
+            // Sums of whole nanoseconds.
+            assert!(ns >= last - 1.0, "{step}, {streams}: {ns} behind {last}");
+            last = ns;
+        }
+    }
+    let without = products_of_streams(DeviceKind::Cpu, 16, None);
+    for absurd in [f64::NAN, 0.0, -1.0, f64::INFINITY, 1e30] {
+        assert_eq!(products_of_streams(DeviceKind::Cpu, 16, Some(absurd)), without, "{absurd}");
+    }
+}
+
 /// The numbers that docs/benchmarks.md has of Q8_0, Q4_0, Q5_0, Q4_K and Q6_K: of a read bandwidth of 18.5
 /// GB/s the part that one row reaches, and operations with few rows and with many.
 #[test]
@@ -1034,6 +1081,7 @@ fn a_model_is_predicted_by_the_rates_of_its_own_types() {
         dtype: DType::Q4_K,
         read_bytes_per_s: 5e9,
         flops_per_s: 2e11,
+        read_16_rows_bytes_per_s: None,
         measured: Provenance { count: 9, age_s },
     };
     let predicted = |dtype, typed: &[TypeRates]| of_type(dtype, typed).predicted;
@@ -1071,25 +1119,39 @@ fn what_was_measured_long_ago_or_once_widens_the_range_and_a_rate_without_a_date
 #[test]
 fn two_equal_devices_stay_equal_when_one_of_them_has_measured_a_type() {
     let measured = Provenance { count: 9, age_s: 60 };
-    let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 2e11, measured };
+    let q4_k = TypeRates {
+        dtype: DType::Q4_K,
+        read_bytes_per_s: 5e9,
+        flops_per_s: 2e11,
+        read_16_rows_bytes_per_s: Some(8e8),
+        measured,
+    };
     let of = |name: &str, typed: Vec<TypeRates>| {
         let facts = DeviceFacts { rates_by_type: typed, ..device(name, 5.0, Some(10.0)).device };
+        let of_16_rows =
+            |layer| LayerRates { read_16_rows_bytes_per_s: Some(8e9), ..layer };
+        let facts = DeviceFacts { layer_rates: facts.layer_rates.map(of_16_rows), ..facts };
         PlanDevice::reported(device(name, 4.0, None).node, name.to_owned(), facts, None)
     };
     let shape = model(4);
     let bytes = |bytes| TypeBytes(vec![(DType::Q4_K, bytes)]);
     let types =
         WeightTypes { layers: vec![bytes(shape.layers[0].weight_bytes); 4], head: bytes(shape.head_bytes) };
-    let request = PlanRequest {
+    let mut request = PlanRequest {
         weight_types: Some(types),
         ..PlanRequest::new(shape, 1024, vec![of("a", vec![q4_k]), of("b", Vec::new())])
     };
+    request.workload.streams = 16;
     let on = |at: usize| {
         let PlanDevice { node, device, .. } = &request.devices[at];
         let stage = exo_types::Stage::solo(*node, device.id.clone(), Shard::whole(4));
-        exo_planner::predict(&request, &[stage]).expect("it tiles").0.token_ns
+        let predicted = exo_planner::predict(&request, &[stage]).expect("it tiles").0;
+        (predicted.token_ns, predicted.round_ns.expected)
     };
-    let (measured, other) = (on(0), on(1));
+    let ((measured, round), (other, other_round)) = (on(0), on(1));
+    assert_eq!(round, other_round);
+    // Products of 16 rows take 1.1 s at the rate of a chunk, and 3.1 by the step that was measured.
+    assert!(round > 3_000_000_000, "{round}");
     assert_eq!(measured.expected, other.expected);
     assert!(other.low < measured.low && measured.high < other.high, "less certain: {measured:?} {other:?}");
     let text = plan(&request).expect("it fits").reasons[0].text.clone();
@@ -1136,6 +1198,7 @@ fn attention_decides_long_prompts_and_what_a_layer_takes_decides_short_steps() {
         activations_per_s: activations,
         layer_s: layer_us * 1e-6,
         kv_read_bytes_per_s: None,
+        read_16_rows_bytes_per_s: None,
     };
     let times = |prompt: u32, layer_rates: LayerRates| {
         let facts = DeviceFacts { layer_rates: Some(layer_rates), ..device("a", 64.0, Some(10.0)).device };

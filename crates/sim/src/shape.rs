@@ -117,6 +117,7 @@ pub fn device(used_bytes: u64) -> DeviceFacts {
             activations_per_s: 2e9,
             layer_s: 20e-6,
             kv_read_bytes_per_s: None,
+            read_16_rows_bytes_per_s: None,
         }),
         rates_measured: None,
         corrections: Corrections::default(),

@@ -92,6 +92,11 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
+    /// Rows of the step of several streams that processors are measured with.
+    pub const STEP_ROWS: u32 = 16;
+    /// Rows of the prefill chunk that they are measured with.
+    pub const CHUNK_ROWS: u32 = 64;
+
     /// A device with all its memory free, of which nothing was measured and which can do everything.
     pub fn unmeasured(id: DeviceId, kind: DeviceKind, name: &str, backend: &str, memory_bytes: u64) -> Self {
         Self {
@@ -182,6 +187,9 @@ pub struct TypeRates {
     pub read_bytes_per_s: f64,
     /// Measured: multiply-adds times two of a prefill chunk with such weights, per second.
     pub flops_per_s: f64,
+    /// Measured: bytes of such weights, as files store them, that a step of [`DeviceFacts::STEP_ROWS`] rows
+    /// passes per second.
+    pub read_16_rows_bytes_per_s: Option<f64>,
     /// How often, and how long ago.
     pub measured: Provenance,
 }
@@ -203,6 +211,9 @@ pub struct LayerRates {
     /// measure it.
     #[serde(default)]
     pub kv_read_bytes_per_s: Option<KvRates>,
+    /// Bytes of Q8_0 weights per second that a step of [`DeviceFacts::STEP_ROWS`] rows passes, of processors.
+    #[serde(default)]
+    pub read_16_rows_bytes_per_s: Option<f64>,
 }
 
 /// A rate for each type of keys and values.
@@ -233,8 +244,9 @@ impl LayerRates {
     pub fn is_plausible(&self) -> bool {
         let Self { prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s, layer_s, .. } = *self;
         let of_kv = self.kv_read_bytes_per_s.into_iter().flat_map(KvRates::by_type).map(|(_, rate)| rate);
+        let others = of_kv.chain(self.read_16_rows_bytes_per_s);
         let mut rates =
-            [prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s].into_iter().chain(of_kv);
+            [prefill_read_bytes_per_s, attention_flops_per_s, activations_per_s].into_iter().chain(others);
         rates.all(|rate| rate > 0.0 && rate <= Self::RATE_MAX) && Self::SECONDS.contains(&layer_s)
     }
 }

@@ -31,7 +31,10 @@ fn odd_offsets(rig: &mut Rig<'_>) -> Result<(), CaseError> {
     expect("the buffer", &all(rig, &buffer)?[..], &[0.0, 0.0, 0.0, 1.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0, 9.0])?;
     let mut part = [0.0; 2];
     rig.stream.download_f32(&buffer, 5, &mut part, DEADLINE)?;
-    expect("two elements from the fifth on", &part[..], &[3.0, 0.0])
+    expect("two elements from the fifth on", &part[..], &[3.0, 0.0])?;
+    let (mut seen, mut room) = (Vec::new(), vec![7.0]);
+    rig.stream.show_f32(&buffer, 4..6, &mut room, DEADLINE, &mut |part| seen.extend_from_slice(part))?;
+    expect("two elements that are shown", &seen[..], &[2.0, 3.0])
 }
 
 fn upload_too_long(rig: &mut Rig<'_>) -> Result<(), CaseError> {

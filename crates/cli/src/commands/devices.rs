@@ -286,6 +286,7 @@ mod tests {
             dtype: exo_types::DType::Q4_K,
             read_bytes_per_s: 9.1e9,
             flops_per_s: 8e10,
+            read_16_rows_bytes_per_s: None,
             measured: Provenance { count: 1, age_s: 90 },
         }];
         let expected = [

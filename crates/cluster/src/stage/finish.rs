@@ -14,6 +14,8 @@ use crate::wire::{
 /// The greatest amount that an element of a row has. What models compute stays far below; of what is greater
 /// the squares that a norm adds up could overflow, and the device would be blamed that was given it.
 const ROW_MAX: f32 = 1e8;
+/// Elements of rows that are looked through together.
+const BLOCK: usize = 256;
 
 impl StageMachine {
     pub(super) fn finish(&mut self, now: Time, step: u64, result: ComputeResult, out: &mut Vec<StageOutput>) {
@@ -308,5 +310,10 @@ fn beyond(rows: &[u8], max: f32) -> Option<usize> {
     // Without their sign, the bits of what is greater are greater; those of infinity and of no number most
     // of all. Little-endian, as on the wire.
     let amount = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) & 0x7fff_ffff;
-    rows.as_chunks::<4>().0.iter().position(|bytes| amount(bytes) > max.to_bits())
+    let values = rows.as_chunks::<4>().0;
+    // All rows pass here before they are computed and before they go on. Whole blocks are looked through by
+    // vectors; a search that may end at any element is not.
+    let is_beyond = |block: &[[u8; 4]]| block.iter().map(amount).fold(0, u32::max) > max.to_bits();
+    let start = values.chunks(BLOCK).position(is_beyond)? * BLOCK;
+    values[start..].iter().position(|bytes| amount(bytes) > max.to_bits()).map(|at| start + at)
 }

@@ -914,3 +914,22 @@ fn a_page_of_other_content_ends_the_term_and_nothing_is_kept_of_it() {
     };
     assert_eq!((*kind, s.pages_kept()), (FailureKind::StageLost, 0));
 }
+
+#[test]
+fn the_first_element_that_no_stage_may_send_on_is_found_wherever_it_is() {
+    let found = |rows: &[f32]| {
+        let bytes: Vec<u8> = rows.iter().flat_map(|value| value.to_le_bytes()).collect();
+        super::finish::no_value(&bytes)
+    };
+    for len in [1, 255, 256, 257, 700] {
+        let good = vec![-1e8; len];
+        assert_eq!(found(&good), None);
+        for at in (0..len).step_by(17).chain([len - 1]) {
+            let mut rows = good.clone();
+            rows[len - 1] = f32::INFINITY;
+            rows[at] = f32::NAN;
+            assert_eq!(found(&rows), Some(at), "of {len}");
+        }
+    }
+    assert_eq!(found(&[]), None);
+}

@@ -7,7 +7,7 @@ use super::limits::{CONTROL_BYTES_MAX, DATA_HEADER_BYTES_MAX, ROWS_BYTES_MAX};
 use super::{ControlMessage, DataMessage};
 
 /// First byte of every message. Nodes of different versions refuse each other's messages.
-pub const WIRE_VERSION: u8 = 38;
+pub const WIRE_VERSION: u8 = 39;
 
 /// Bytes that are no message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -31,6 +31,7 @@ type Events = Arc<Mutex<Vec<Event>>>;
 
 pub(crate) struct FakeDevice {
     owner: Owner,
+    kind: DeviceKind,
     evict_takes: Duration,
     is_broken: bool,
     weights: Mutex<u64>,
@@ -40,7 +41,13 @@ pub(crate) struct FakeDevice {
 impl FakeDevice {
     pub(crate) fn new(evict_takes: Duration) -> Self {
         let (weights, events) = (Mutex::default(), Events::default());
-        Self { owner: Owner::next(), evict_takes, is_broken: false, weights, events }
+        let kind = DeviceKind::DiscreteGpu;
+        Self { owner: Owner::next(), kind, evict_takes, is_broken: false, weights, events }
+    }
+
+    /// One that evicts at once.
+    pub(crate) fn processor() -> Self {
+        Self { kind: DeviceKind::Cpu, ..Self::new(Duration::ZERO) }
     }
 
     /// One that cannot be measured.
@@ -85,13 +92,7 @@ fn wait(time: Duration) {
 
 impl Device for FakeDevice {
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts::unmeasured(
-            DeviceId("fake".to_owned()),
-            DeviceKind::DiscreteGpu,
-            "fake",
-            "fake",
-            512 << 20,
-        )
+        DeviceFacts::unmeasured(DeviceId("fake".to_owned()), self.kind, "fake", "fake", 512 << 20)
     }
 
     fn memory(&self) -> MemoryReport {

@@ -232,6 +232,7 @@ impl Pieces {
             activations_per_s: activations / (row_s * self.prefill_loss),
             layer_s: layer_s * self.decode_loss,
             kv_read_bytes_per_s: self.kv,
+            read_16_rows_bytes_per_s: None, // measured with what decode is
         }
     }
 }

@@ -19,7 +19,8 @@ use plain as system;
 use unix as system;
 
 use super::{
-    DEVICES_MAX, Device, Driver, REASON_CHARS_MAX, Registry, RegistryError, TEXT_CHARS_MAX, is_rate,
+    DEVICES_MAX, Device, Driver, KnownType, REASON_CHARS_MAX, Registry, RegistryError, TEXT_CHARS_MAX,
+    is_rate,
 };
 
 const NAME: &str = "gpu_registry.json";
@@ -169,7 +170,10 @@ fn check(devices: &BTreeMap<String, Device>) -> Result<(), Damage> {
         }
         for known in device.backends.values() {
             let rates = [known.read_bytes_per_s, known.flops_per_s].into_iter().flatten();
-            let typed = known.by_type.values().flat_map(|of| [of.read_bytes_per_s, of.flops_per_s]);
+            let of_type = |of: &KnownType| {
+                [of.read_bytes_per_s, of.flops_per_s].into_iter().chain(of.read_16_rows_bytes_per_s)
+            };
+            let typed = known.by_type.values().flat_map(of_type);
             if let Some(rate) = rates.chain(typed).find(|rate| !is_rate(*rate)) {
                 return Err(Damage::Rate { key: key.clone(), rate });
             }

@@ -21,6 +21,15 @@ const LAYER: LayerRates = LayerRates {
     activations_per_s: 1e11,
     layer_s: 1e-5,
     kv_read_bytes_per_s: Some(KvRates { f32: 3e11, f16: 2e11, q8: 1e11 }),
+    read_16_rows_bytes_per_s: Some(2e11),
+};
+
+const TYPE: KnownType = KnownType {
+    read_bytes_per_s: 8e9,
+    flops_per_s: 1e11,
+    read_16_rows_bytes_per_s: Some(6e9),
+    measured_unix_s: 5,
+    passes: 9,
 };
 
 const MEASURED: MeasuredAt = MeasuredAt { unix_s: 6, passes: 12 };
@@ -56,11 +65,10 @@ fn a_measurement_counts_for_its_card_backend_and_driver_only() {
     let here = card(Some("0000:01:00.0"), Some("GPU-1"));
     let registry = changed(folder.path(), |registry| registry.note(&here, "cuda", measured("570"), 7));
     let expected = Calibration {
-        read_bytes_per_s: 3e11,
-        flops_per_s: 2e13,
         layer: Some(LAYER),
         is_of_cache: true,
         measured: Some(MEASURED),
+        ..Calibration::of(3e11, 2e13)
     };
     assert_eq!(registry.calibration(&here, "cuda", "570"), Some(expected));
     assert_eq!(registry.calibration(&here, "cuda", "575"), None);
@@ -148,8 +156,7 @@ fn a_date_becomes_an_age_and_one_in_the_future_is_as_old_as_can_be() {
 fn rates_of_types_are_kept_beside_the_others_for_their_driver_and_no_absurd_ones() {
     let folder = tempfile::tempdir().unwrap();
     let here = card(None, None);
-    let rates =
-        |read_bytes_per_s| KnownType { read_bytes_per_s, flops_per_s: 1e11, measured_unix_s: 5, passes: 9 };
+    let rates = |read_bytes_per_s| KnownType { read_bytes_per_s, ..TYPE };
     let note = |types: &[(DType, f64)]| {
         let types = types.iter().map(|(dtype, read)| (*dtype, rates(*read))).collect();
         changed(folder.path(), |registry| registry.note_types(&here, "cpu", "1", &types, 9))
@@ -160,6 +167,10 @@ fn rates_of_types_are_kept_beside_the_others_for_their_driver_and_no_absurd_ones
     let known = BTreeMap::from([(DType::Q4_K, rates(8e9)), (DType::F16, rates(2e10))]);
     assert_eq!(registry.types(&here, "cpu", "1"), known);
     assert!(registry.calibration(&here, "cpu", "1").is_some(), "what Q8_0 reaches stays");
+    let absurd = BTreeMap::from([(DType::F16, KnownType { read_16_rows_bytes_per_s: Some(-1.0), ..TYPE })]);
+    let registry =
+        changed(folder.path(), |registry| registry.note_types(&here, "cpu", "1", &absurd, 9));
+    assert_eq!(registry.types(&here, "cpu", "1"), known, "nor one with an absurd rate of 16 rows");
     // Measuring Q8_0 anew, as every day, forgets none of them; another number of threads does.
     let registry = changed(folder.path(), |registry| registry.note(&here, "cpu", measured("1"), 10));
     assert_eq!(registry.types(&here, "cpu", "1"), known);
@@ -190,7 +201,7 @@ fn what_was_measured_with_another_meaning_is_measured_again_and_the_rest_stays()
     let here = card(None, None);
     let types = BTreeMap::from([(
         DType::Q4_K,
-        KnownType { read_bytes_per_s: 8e9, flops_per_s: 1e11, measured_unix_s: 5, passes: 9 },
+        TYPE,
     )]);
     changed(folder.path(), |registry| {
         registry.note(&here, "cuda", measured("1"), 7);
@@ -259,6 +270,7 @@ fn a_file_without_rates_of_a_layer_is_read_and_absurd_ones_are_damage() {
     for absurd in [
         LayerRates { attention_flops_per_s: 0.0, ..LAYER },
         LayerRates { kv_read_bytes_per_s: no_kv, ..LAYER },
+        LayerRates { read_16_rows_bytes_per_s: Some(-1.0), ..LAYER },
     ] {
         let (known, warning) = with(absurd);
         assert_eq!(known, None);

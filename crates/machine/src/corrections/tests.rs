@@ -199,7 +199,13 @@ fn a_step_is_expected_as_the_plan_expects_it_whatever_was_learned_before() {
 
     // A type with rates of its own is expected by them.
     let measured = Provenance { count: 9, age_s: 60 };
-    let q4_k = TypeRates { dtype: DType::Q4_K, read_bytes_per_s: 5e9, flops_per_s: 5e10, measured };
+    let q4_k = TypeRates {
+        dtype: DType::Q4_K,
+        read_bytes_per_s: 5e9,
+        flops_per_s: 5e10,
+        read_16_rows_bytes_per_s: None,
+        measured,
+    };
     let typed = DeviceFacts { rates_by_type: vec![q4_k], ..facts(1e10) };
     let layer = TypeBytes(vec![(DType::Q4_K, 10_000_000)]);
     let types = WeightTypes { layers: vec![layer; 4], head: TypeBytes(vec![(DType::F32, 1000)]) };

@@ -57,6 +57,7 @@ mod tests {
             dtype: DType::Q4_K,
             read_bytes_per_s,
             flops_per_s: 1e11,
+            read_16_rows_bytes_per_s: None,
             measured: Provenance { count: 3, age_s },
         };
         let found = |read, age_s| DeviceFacts {

@@ -8,6 +8,8 @@
 //! memory_gib = 24
 //! read_gb_s = 800            # weights that decode reads; left out: estimated
 //! read_gb_s_by_type = { Q4_K = 700 }
+//! read_16_rows_gb_s = 20     # weights that a step of 16 streams passes on a processor; left out: derived
+//! read_16_rows_gb_s_by_type = { Q4_K = 11 }
 //! kv_gb_s = 700              # keys and values that attention of a token reads; left out: derived
 //! kv_gb_s_by_type = { f16 = 700, q8 = 500 }
 //! tflops = 60                # of prefill; left out: derived from the rate of reading
@@ -105,6 +107,10 @@ struct Device {
     read_gb_s: Option<f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     read_gb_s_by_type: BTreeMap<DType, f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read_16_rows_gb_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    read_16_rows_gb_s_by_type: BTreeMap<DType, f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     kv_gb_s: Option<f64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -259,6 +265,8 @@ fn plan_device(device: &Device) -> anyhow::Result<PlanDevice> {
     let rates = DeviceRates {
         read_bytes_per_s: figure("read_gb_s", device.read_gb_s, 1e9)?,
         read_by_type: typed("read_gb_s_by_type", &device.read_gb_s_by_type, 1e9)?,
+        read_16_rows_bytes_per_s: figure("read_16_rows_gb_s", device.read_16_rows_gb_s, 1e9)?,
+        read_16_rows_by_type: typed("read_16_rows_gb_s_by_type", &device.read_16_rows_gb_s_by_type, 1e9)?,
         flops_per_s: figure("tflops", device.tflops, 1e12)?,
         flops_by_type: typed("tflops_by_type", &device.tflops_by_type, 1e12)?,
         kv_bytes_per_s: figure("kv_gb_s", device.kv_gb_s, 1e9)?,
@@ -316,14 +324,16 @@ pub fn write(view: &ClusterView) -> anyhow::Result<String> {
     };
     // As a plan on the running cluster counts them.
     let (devices, links) = planning::devices_of(view);
-    let is_usable = |node: &str, device: &str| {
+    let usable = |node: &str, device: &str| {
         let is_this = |d: &&PlanDevice| d.node.to_full() == node && d.device.id.0 == device;
-        devices.iter().find(is_this).is_some_and(|d| d.excluded.is_none())
+        devices.iter().find(is_this).filter(|d| d.excluded.is_none())
     };
     let mut cluster = Cluster::default();
     for node in &view.nodes {
-        for device in node.devices.iter().filter(|d| has_room(d) && is_usable(&node.id, &d.id)) {
-            cluster.device.push(as_measured(name(&node.id), device));
+        for device in node.devices.iter().filter(|d| has_room(d)) {
+            if let Some(planned) = usable(&node.id, &device.id) {
+                cluster.device.push(as_measured(name(&node.id), device, planned));
+            }
         }
     }
     ensure!(
@@ -354,8 +364,8 @@ fn has_room(device: &DeviceView) -> bool {
     device.memory_free_bytes > 0 && !is_domain_full
 }
 
-/// A device with what was measured and learned of it.
-fn as_measured(node: String, device: &DeviceView) -> Device {
+/// A device with what was measured and learned of it, and as it is planned with.
+fn as_measured(node: String, device: &DeviceView, planned: &PlanDevice) -> Device {
     let corrected = |rate: f64, by: Option<Correction>| {
         rate * by.map_or(1.0, |learned| f64::from(learned.percent) / 100.0)
     };
@@ -376,6 +386,9 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
     };
     let kv = device.layer_rates.and_then(|rates| rates.kv_read_bytes_per_s);
     let kv = kv.map(KvRates::by_type).into_iter().flatten();
+    let rates = planned.rates.complete(device.kind);
+    let of_16_rows = |dtype: &DType| Some((*dtype, rates.read_16_rows_of(*dtype)? / 1e9));
+    let of_16_rows: BTreeMap<DType, f64> = rates.few_rows_by_type.keys().filter_map(of_16_rows).collect();
     Device {
         node,
         device: device.id.clone(),
@@ -383,6 +396,8 @@ fn as_measured(node: String, device: &DeviceView) -> Device {
         memory_gib: device.memory_free_bytes as f64 / GIB,
         read_gb_s: device.read_bytes_per_s.map(|rate| corrected(rate, decode) / 1e9),
         read_gb_s_by_type: typed(&|rates| rates.read_bytes_per_s, read_q8_0, decode, 1e9),
+        read_16_rows_gb_s: of_16_rows.get(&DType::Q8_0).copied(),
+        read_16_rows_gb_s_by_type: of_16_rows,
         kv_gb_s: None,
         kv_gb_s_by_type: kv.map(|(of, rate)| (of, corrected(rate, decode) / 1e9)).collect(),
         tflops: device.flops_per_s.map(|rate| corrected(rate, prefill) / 1e12),
@@ -474,6 +489,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_step_of_several_rows_passes_may_be_said_and_is_missing_where_nobody_says_it() {
+        let of_16_rows = "read_16_rows_gb_s = 12\nread_16_rows_gb_s_by_type = { Q4_K = 9 }\n";
+        let (devices, _) = read(&format!("{LAPTOP}{of_16_rows}{DESKTOP}")).unwrap();
+        let [said, not_said] = [0, 1].map(|device| &devices[device].rates);
+        assert_eq!(said.read_16_rows_bytes_per_s, Some(Figure::stated(12e9)));
+        assert_eq!(said.read_16_rows_by_type, BTreeMap::from([(DType::Q4_K, Figure::stated(9e9))]));
+        assert!(not_said.read_16_rows_bytes_per_s.is_none() && not_said.read_16_rows_by_type.is_empty());
+        assert_eq!(
+            refused(&format!("{LAPTOP}read_16_rows_gb_s = -1\n")),
+            "read_16_rows_gb_s of laptop cpu is -1: it must be above 0"
+        );
+    }
+
+    #[test]
     fn bad_files_are_refused_by_name() {
         let with = |more: &str| refused(&format!("{DESKTOP}{LAPTOP}{more}"));
         assert_eq!(refused(""), "it has no [[device]]: describe one, with its node and memory_gib");
@@ -542,6 +571,7 @@ mod tests {
         "memory_gib",
         "read_gb_s",
         "read_gb_s_by_type",
+        "read_16_rows_gb_s",
         "tflops",
         "layer_us",
         "unsupported_types",

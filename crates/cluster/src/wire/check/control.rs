@@ -145,13 +145,15 @@ impl Check for DeviceFacts {
 /// Each type once, and Q8_0 not at all: its rates stand beside the list.
 fn rates_by_type(rates: &[TypeRates]) -> Result<(), CheckError> {
     at_most("types of weights with rates", rates.len(), TYPES_MAX)?;
-    for (at, TypeRates { dtype, read_bytes_per_s, flops_per_s, measured: times }) in rates.iter().enumerate()
-    {
-        let is_twice = *dtype == DType::Q8_0 || rates[..at].iter().any(|other| other.dtype == *dtype);
+    for (at, of_type) in rates.iter().enumerate() {
+        let TypeRates { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured: times } =
+            *of_type;
+        let is_twice = dtype == DType::Q8_0 || rates[..at].iter().any(|other| other.dtype == dtype);
         ensure(!is_twice, "a type of weights has two rates")?;
-        rate(Some(*read_bytes_per_s))?;
-        rate(Some(*flops_per_s))?;
-        measured(Some(*times))?;
+        rate(Some(read_bytes_per_s))?;
+        rate(Some(flops_per_s))?;
+        rate(read_16_rows_bytes_per_s)?;
+        measured(Some(times))?;
     }
     Ok(())
 }
