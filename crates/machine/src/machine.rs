@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage};
 use exo_cluster::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, MessageKind, Speculation, State,
-    Undeliverable, Worker, WorkerConfig, WorkerInput,
+    Coordinator, CoordinatorInput, EngineId, HeldSteps, MessageKind, Speculation, State,
+    Undeliverable, Worker, WorkerInput,
 };
 use exo_membership::Membership;
 use exo_types::{Ancestors, Epoch, LogHead, NodeId, PlacementId, Time};
@@ -99,7 +99,7 @@ impl NodeMachine {
             membership_outputs: VecDeque::new(),
             membership_busy: false,
             coordinator: coordinator(&config, boot.state),
-            worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
+            worker: Worker::new(boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.ancestors, boot.entries, config.log),
             replication: Replication::default(),
@@ -742,8 +742,7 @@ impl NodeMachine {
 }
 
 fn coordinator(config: &MachineConfig, state: State) -> Coordinator {
-    let run = CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..Default::default() };
-    Coordinator::new(config.me, run, state)
+    Coordinator::new(config.me, config.unload_idle_after, state)
 }
 
 fn membership(config: &MachineConfig, epoch: Option<Epoch>, now: Time) -> Membership {
@@ -751,7 +750,6 @@ fn membership(config: &MachineConfig, epoch: Option<Epoch>, now: Time) -> Member
         incarnation: config.incarnation,
         #[cfg(feature = "planted")]
         yields: config.planted == Some(crate::planted::Bug::YieldsToAnyone),
-        ..Default::default()
     };
     Membership::new(run, config.me, exo_membership::Persisted { epoch }, now)
 }

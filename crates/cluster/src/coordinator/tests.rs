@@ -44,7 +44,6 @@ fn placed(number: u32) -> PlacementId {
     PlacementId { epoch: epoch(1), number }
 }
 
-/// Members 1 to `last`.
 /// A near node, from which so many bytes come in a second.
 fn line_from(peer: NodeId, bytes_per_s: u64) -> LinkReport {
     let inbound = Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 });
@@ -60,6 +59,7 @@ fn line_from(peer: NodeId, bytes_per_s: u64) -> LinkReport {
     }
 }
 
+/// Members 1 to `last`.
 fn members(last: u8) -> CoordinatorInput {
     CoordinatorInput::Members((1..=last).map(|n| (node(n), format!("n{n}"))).collect())
 }
@@ -85,7 +85,7 @@ struct Bench {
 
 impl Bench {
     fn new(count: u8) -> Self {
-        let coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), State::default());
+        let coordinator = Coordinator::new(node(1), None, State::default());
         let (log, desired, replies, states) = (vec![], BTreeMap::new(), vec![], vec![]);
         let (now, answered, plans) = (Time::ZERO, vec![], vec![]);
         let (plans_wait, free) = (false, PLENTY);
@@ -346,7 +346,7 @@ fn a_new_coordinator_waits_for_its_members_before_it_calls_them_lost() {
     let old = Bench::ready(3, 3);
     let state = old.coordinator.state().clone();
     let mut bench = Bench::new(1);
-    bench.coordinator = Coordinator::new(node(2), CoordinatorConfig::default(), state);
+    bench.coordinator = Coordinator::new(node(2), None, state);
     bench.feed(members(3));
     bench.feed(CoordinatorInput::NodeUp(node(2)));
     bench.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 2, key: node(2) } });
@@ -428,7 +428,7 @@ fn two_shards(status: &StageStatus) -> Bench {
     let placed = Event::InstancePlaced { request: request(), placement, memory_bytes: vec![3000, 4000] };
     state.apply(&placed).unwrap();
     let mut bench = Bench::new(3);
-    bench.coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), state);
+    bench.coordinator = Coordinator::new(node(1), None, state);
     bench.feed(members(3));
     bench.desired.clear();
     bench.feed(CoordinatorInput::Lead { epoch: epoch(2) });

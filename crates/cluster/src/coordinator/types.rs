@@ -1,53 +1,13 @@
-//! What a coordinator is told, what it wants done, and its deadlines.
+//! What a coordinator is told, and what it wants done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use exo_planner::{Plan, PlanError, PlanRequest};
 use exo_types::{Epoch, InstanceId, ModelId, NodeId};
 
 use crate::wire::{ControlReply, DesiredState, Drain, NodeReport};
 use crate::{Event, InstanceRequest, InstanceView, RemoveReason, State};
-
-/// Deadlines of a coordinator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CoordinatorConfig {
-    /// A loading stage without progress for this long fails the instance.
-    pub load_deadline: Duration,
-    /// A stage whose load failed so often in a row fails the instance: the same memory gives the same answer,
-    /// and who asked is better told now.
-    pub failed_loads_max: u32,
-    /// A member whose report does not show the desired state is told again after this long.
-    pub resend_after: Duration,
-    /// A new coordinator waits this long for its members' reports before it calls their stages lost.
-    pub settle: Duration,
-    /// The data links of a member are given this long after its first report: a placement that needs one of
-    /// them waits for it.
-    pub links_open: Duration,
-    /// A plan that is not there after this long is given up: an ask is refused, a replacement tried again
-    /// later. The time in the queue counts, because somebody waits.
-    pub plan_deadline: Duration,
-    /// Replacements of one instance without becoming ready in between; one more removes it.
-    pub replacements_max: u32,
-    /// What a request loaded is unloaded when none has used it for so long; `None` never does.
-    pub unload_idle_after: Option<Duration>,
-}
-
-impl Default for CoordinatorConfig {
-    fn default() -> Self {
-        Self {
-            load_deadline: Duration::from_secs(120),
-            failed_loads_max: 3,
-            resend_after: Duration::from_secs(2),
-            settle: Duration::from_secs(5),
-            links_open: Duration::from_secs(10),
-            plan_deadline: Duration::from_secs(30),
-            replacements_max: 3,
-            unload_idle_after: None,
-        }
-    }
-}
 
 /// Names one append to the log; grows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -25,8 +25,6 @@ pub struct DriverConfig {
     pub queue_deadline: Duration,
     /// Between two tokens. Longer than the scheduler's deadline for a full step, so that the cause is told.
     pub idle_deadline: Duration,
-    /// Added to the first token's deadline per prompt token.
-    pub prefill_deadline_per_token: Duration,
     /// From an interruption (a lost stage, a failed step) to the next token: placing anew, loading and
     /// queueing. No other deadline ends an answer meanwhile.
     pub pause_max: Duration,
@@ -39,7 +37,6 @@ impl Default for DriverConfig {
         Self {
             queue_deadline: Duration::from_secs(120),
             idle_deadline: Duration::from_secs(65),
-            prefill_deadline_per_token: Duration::from_millis(250),
             pause_max: PAUSE_MAX,
             overall_deadline: Duration::from_secs(3600),
         }
