@@ -63,20 +63,10 @@ pub enum CoordinatorInput {
     Remove { reply: ReplyTo, instance: InstanceId, reason: RemoveReason },
     /// Move a node's stages elsewhere, or let it have some again.
     Drain { reply: ReplyTo, node: NodeId, drain: Drain },
-    /// Ask the planner again where an instance should be.
-    Replan {
-        reply: ReplyTo,
-        instance: InstanceId,
-        /// Whether it is to be moved there if that is worth it.
-        carry_out: bool,
-    },
-    /// Say with what a placement of a model would be planned now.
-    PlannerInputs {
-        reply: ReplyTo,
-        model: ModelId,
-        /// An instance that is to be replaced.
-        replaced: Option<InstanceId>,
-    },
+    /// Ask the planner again where an instance should be, and move it there if that is worth it and wanted.
+    Replan { reply: ReplyTo, instance: InstanceId, carry_out: bool },
+    /// Say with what a placement of a model would be planned now, in place of an instance or beside all.
+    PlannerInputs { reply: ReplyTo, model: ModelId, replaced: Option<InstanceId> },
     /// Who belongs to the cluster from now on, and what they are called.
     Members(BTreeMap<NodeId, String>),
     /// The events are durable.
@@ -97,19 +87,10 @@ pub enum CoordinatorInput {
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum CoordinatorOutput {
     /// Make these events durable in one transaction, then answer [`CoordinatorInput::Appended`].
-    Append {
-        /// The number to answer with.
-        append: AppendId,
-        /// In order.
-        events: Vec<Event>,
-    },
+    Append { append: AppendId, events: Vec<Event> },
     /// Compute [`exo_planner::plan`] without holding up anything else, then answer
     /// [`CoordinatorInput::Planned`].
-    Plan {
-        /// The id to answer with.
-        plan: PlanId,
-        request: Arc<PlanRequest>,
-    },
+    Plan { plan: PlanId, request: Arc<PlanRequest> },
     /// Tell a worker (possibly this node's) what to hold.
     SendDesired { to: NodeId, desired: DesiredState },
     /// Answer a request.
@@ -117,9 +98,5 @@ pub enum CoordinatorOutput {
     /// One instance changed its state: to show, to log.
     InstanceChanged(Box<InstanceView>),
     /// Tell every member, this node included, of all instances.
-    Instances {
-        epoch: Epoch,
-        /// All of them.
-        instances: Vec<InstanceView>,
-    },
+    Instances { epoch: Epoch, instances: Vec<InstanceView> },
 }

@@ -82,10 +82,7 @@ pub enum DriverInput {
     Links(Arc<BTreeSet<NodeId>>),
     /// No instance can serve the model: the coordinator refused to place it. Counts only while waiting for
     /// one.
-    PlaceRefused {
-        /// Why, to be displayed.
-        message: String,
-    },
+    PlaceRefused { message: String },
     /// A message about this sequence; others are ignored, and so are tokens, which come as
     /// [`DriverInput::Tokens`]. `from` is the authenticated sender.
     Message { from: NodeId, message: DataMessage },
@@ -111,12 +108,8 @@ pub enum DriverInput {
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum DriverOutput {
-    /// Send to the scheduler (possibly on this node): `Submit` or `Cancel`.
-    Send {
-        /// The first stage's node.
-        to: NodeId,
-        message: DataMessage,
-    },
+    /// Send to the scheduler, at the first stage's node (possibly this one): `Submit` or `Cancel`.
+    Send { to: NodeId, message: DataMessage },
     /// Show a token to the client. Positions come in order, each once.
     Token {
         /// Where it stands in the sequence, prompt included.
@@ -125,13 +118,8 @@ pub enum DriverOutput {
     },
     /// The answer is complete. Last output.
     Ended(EndReason),
-    /// There will be no (more) answer. Last output.
-    Failed {
-        /// Why; clients see it as an error code.
-        kind: FailureKind,
-        /// To be displayed.
-        message: String,
-    },
+    /// There will be no (more) answer. Clients see the kind as an error code. Last output.
+    Failed { kind: FailureKind, message: String },
 }
 
 /// How far a request is, to show.

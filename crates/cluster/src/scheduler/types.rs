@@ -96,12 +96,9 @@ pub enum SchedulerInput {
     /// A driver lost interest.
     Cancel { from: NodeId, placement: PlacementId, sequence: SequenceId, attempt: Attempt },
     /// A stage's word: `NotWired`, `Undelivered` or `PipelineBroken`. A link that ended ends the term,
-    /// anything else that broke the pipeline the placement.
-    Report {
-        /// The authenticated sender, which passed the word on.
-        from: NodeId,
-        message: DataMessage,
-    },
+    /// anything else that broke the pipeline the placement. `from` is the authenticated sender, which passed
+    /// the word on.
+    Report { from: NodeId, message: DataMessage },
     /// The small model's answer to [`SchedulerOutput::Draft`].
     Drafted {
         sequence: SequenceId,
