@@ -22,3 +22,25 @@ pub fn lower_priority() {
         tracing::debug!(%error, "this thread keeps its priority");
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    /// The 19th field of the thread's line, the 17th behind its name: its nice value.
+    fn nice() -> i64 {
+        let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+        let (_, behind_name) = stat.rsplit_once(')').unwrap();
+        behind_name.split_whitespace().nth(16).unwrap().parse().unwrap()
+    }
+
+    #[test]
+    fn only_the_thread_of_the_work_has_the_lowest_priority() {
+        let (tell, told) = mpsc::channel();
+        let before = nice();
+        super::run("test", move || tell.send(nice()).unwrap()).unwrap();
+        assert_eq!(told.recv_timeout(Duration::from_secs(10)).unwrap(), 19);
+        assert_eq!(nice(), before, "this one is as it was");
+    }
+}
