@@ -11,7 +11,7 @@ mod unloading;
 use std::sync::Arc;
 
 use exo_planner::PlanRequest;
-use exo_types::{DeviceId, PlacementId, SupportClass};
+use exo_types::{DeviceId, ModelId, PlacementId, SupportClass};
 
 use super::*;
 use crate::testing::{PLENTY, node, report, request};
@@ -26,6 +26,17 @@ use crate::{
 
 /// Beside a stage that is there: less than the workspace of another one.
 const TIGHT: u64 = 30 << 20;
+
+const MODEL_BYTES: u64 = 400 << 20;
+
+/// Model `n`, of which a node with room for one holds one.
+fn model(n: u8, is_on_demand: bool) -> InstanceRequest {
+    let mut request = request();
+    for layer in &mut request.shape.layers {
+        (layer.weight_bytes, layer.packed_bytes) = (MODEL_BYTES / 4, MODEL_BYTES / 4);
+    }
+    InstanceRequest { model: ModelId([n; 32]), model_name: format!("m{n}"), is_on_demand, ..request }
+}
 
 fn step_failed(words: &str) -> PipelineFailure {
     PipelineFailure::Step(ComputeFault::Engine(words.to_owned()))

@@ -2,20 +2,7 @@
 
 use std::time::Duration;
 
-use exo_types::ModelId;
-
 use super::*;
-
-const MODEL_BYTES: u64 = 400 << 20;
-
-/// Model `n`, of which a node that has `free_bytes` holds one.
-fn model(n: u8, is_on_demand: bool) -> InstanceRequest {
-    let mut request = request();
-    for layer in &mut request.shape.layers {
-        (layer.weight_bytes, layer.packed_bytes) = (MODEL_BYTES / 4, MODEL_BYTES / 4);
-    }
-    InstanceRequest { model: ModelId([n; 32]), model_name: format!("m{n}"), is_on_demand, ..request }
-}
 
 fn place(bench: &mut Bench, n: u8, is_on_demand: bool) {
     let reply = ReplyTo { node: node(1), request: n.into() };
