@@ -55,24 +55,19 @@ const SLEPT_MIN_S: u64 = 5;
 
 /// How much of everything a machine holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Counts {
     /// Sequences of this node's clients.
     pub drivers: usize,
     /// Schedulers of instances whose first stage is here.
     pub schedulers: usize,
-    /// Sequences in their queues.
     pub sequences_queued: usize,
-    /// Sequences that they run.
     pub sequences_running: usize,
     /// Sequences that the stages here hold, summed over stages.
     pub sequences_open: usize,
-    /// Engines asked for.
     pub engines: usize,
-    /// Fetches under way.
     pub fetches: usize,
-    /// Messages that wait for a link.
     pub held_messages: usize,
-    /// Writes without an answer.
     pub pending_writes: usize,
     /// Questions to the coordinator without an answer.
     pub asks: usize,

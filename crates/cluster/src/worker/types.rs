@@ -9,11 +9,9 @@ use exo_types::{ModelId, NodeId, Shard, ShardPosition, ShardSpec, Time};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Phase {
-    /// Nothing is here.
     Absent,
     /// The manifest is being looked up, on disk or at a holder.
     FetchingManifest,
-    /// The manifest is here.
     ManifestHeld,
     /// Missing byte ranges are being fetched.
     FetchingChunks {
