@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use crate::coordinator::{survey, unblamed};
-use crate::driver::{LAST_TOKENS_WITHIN, PLACEMENTS_IN_VAIN_MAX, SUBMIT_AGAIN_AFTER, interrupt};
-use crate::scheduler::{STEP_PER_TOKEN, opening, terms};
+use crate::coordinator::{planning, survey, unblamed};
+use crate::driver::{
+    LAST_TOKENS_WITHIN, PLACEMENTS_IN_VAIN_MAX, PREFILL_DEADLINE_PER_TOKEN, SUBMIT_AGAIN_AFTER, interrupt,
+};
+use crate::scheduler::{STEP_PER_TOKEN, opening, outcome, terms};
 use crate::stage::held;
 use crate::wire::limits::PAGES_OF_TERM_MAX;
-use crate::{CoordinatorConfig, DriverConfig, SchedulerConfig, WorkerConfig};
+use crate::{DriverConfig, worker};
 
 /// A time, to be displayed.
 pub fn time(time: Duration) -> String {
@@ -38,7 +40,7 @@ fn of_requests() -> String {
         queue_deadline = time(driver.queue_deadline),
         in_vain_max = PLACEMENTS_IN_VAIN_MAX,
         idle_deadline = time(driver.idle_deadline),
-        prefill_deadline_per_token = time(driver.prefill_deadline_per_token),
+        prefill_deadline_per_token = time(PREFILL_DEADLINE_PER_TOKEN),
         pause_max = time(driver.pause_max),
         gone_max = time(interrupt::GONE_MAX),
         setbacks_max = interrupt::SETBACKS_MAX,
@@ -49,16 +51,14 @@ fn of_requests() -> String {
 }
 
 fn of_steps() -> String {
-    let scheduler = SchedulerConfig::default();
     format!(
-        "| a step at the head of the pipeline | {step_deadline} + {step_deadline_per_token} for each token; where four steps of its size came back, 8 times what they took, at least 2 s, or 200 times and at least 6 s where none had come back for 5 s | scheduler | the term ends: running answers are interrupted and queued again, weights stay |\n\
+        "| a step at the head of the pipeline | {step_deadline} + {step_per_token} for each token; where four steps of its size came back, 8 times what they took, at least 2 s, or 200 times and at least 6 s where none had come back for 5 s | scheduler | the term ends: running answers are interrupted and queued again, weights stay |\n\
          | a step on a graphics card, once the one in front of it is done | `step_max_s` + {step_per_token} for each token | the card's node | its process is ended and started again: as a lost stage |\n\
          | step 0 of a term, once no stage is being loaded | {opening_max}; sooner where two answers, more than {link_missing_max} apart, name a link that an earlier term had | scheduler | the instance is repaired: its answers stay interrupted meanwhile |\n\
          | pages that outlive a term, until a sequence begins with them | no bound in time, {PAGES_OF_TERM_MAX} pages; the oldest go when a step needs the room | scheduler | their tokens are computed again |\n\
          | step 0 for a stage that is not there yet | {hold_max} | the stage's node | `NotWired`: step 0 comes again after 250 ms |\n\
          | terms without a token | {terms_max} within {within} | scheduler | the instance is repaired |\n",
-        step_deadline = time(scheduler.step_deadline),
-        step_deadline_per_token = time(scheduler.step_deadline_per_token),
+        step_deadline = time(outcome::STEP_DEADLINE),
         step_per_token = time(STEP_PER_TOKEN),
         opening_max = time(opening::OPENING_MAX),
         link_missing_max = time(opening::LINK_MISSING_MAX),
@@ -69,7 +69,6 @@ fn of_steps() -> String {
 }
 
 fn of_instances() -> String {
-    let (coordinator, worker) = (CoordinatorConfig::default(), WorkerConfig::default());
     format!(
         "| a load or fetch without a byte, where no hub asks to wait | {stall_deadline} | worker | it is cancelled and tried again after 1, 2, 4 … 30 s |\n\
          | a stage without progress in loading (15 min more while a hub asks to wait) | {load_deadline} | coordinator | it goes to another device; an instance that never served and has no other is given up with the reason |\n\
@@ -80,18 +79,18 @@ fn of_instances() -> String {
          | an instance that fits nowhere | no bound; looked at after {look_every}, then later and later up to {look_max}, and when a node comes | coordinator | `waiting` with what is missing; `exo unload` ends it; its answers have the bound above |\n\
          | a plan, from the ask on | {plan_deadline} | coordinator | `Refused(NoPlan)`; for a replacement it is tried again after 5 s |\n\
          | members that a new coordinator has not heard | {settle} | coordinator | their stages are lost |\n",
-        stall_deadline = time(worker.stall_deadline),
-        load_deadline = time(coordinator.load_deadline),
-        failed_loads_max = coordinator.failed_loads_max,
+        stall_deadline = time(worker::STALL_DEADLINE),
+        load_deadline = time(survey::LOAD_DEADLINE),
+        failed_loads_max = survey::FAILED_LOADS_MAX,
         avoid_failed = time(survey::AVOID_FAILED),
         avoid_refused = time(survey::AVOID_REFUSED),
         troubles_max = unblamed::TROUBLES_MAX,
         within = time(unblamed::WITHIN),
-        replacements_max = coordinator.replacements_max,
+        replacements_max = survey::REPLACEMENTS_MAX,
         look_later = time(survey::LOOK_LATER),
         look_every = time(survey::LOOK_EVERY),
         look_max = time(survey::LOOK_MAX),
-        plan_deadline = time(coordinator.plan_deadline),
-        settle = time(coordinator.settle),
+        plan_deadline = time(planning::PLAN_DEADLINE),
+        settle = time(survey::SETTLE),
     )
 }

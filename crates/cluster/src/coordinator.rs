@@ -17,7 +17,7 @@ mod link_changes;
 mod log;
 mod moving;
 mod place;
-mod planning;
+pub(crate) mod planning;
 mod reach;
 mod repair;
 mod replan;
@@ -31,6 +31,7 @@ pub(crate) mod unblamed;
 mod unloading;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use exo_types::{DeviceId, Epoch, InstanceId, NodeId, Time};
 
@@ -43,10 +44,10 @@ pub use self::moving::LEAVING_FOR;
 pub use self::place::{disk_rooms, link_facts};
 use self::planning::PlanQueue;
 use self::replan::Usable;
-use self::survey::{Avoided, Watch};
+use self::survey::{Avoided, SETTLE, Watch};
 use self::tell::{Published, SentState};
 use self::throttling::ThrottledDevices;
-pub use self::types::{AppendId, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
+pub use self::types::{AppendId, CoordinatorInput, CoordinatorOutput, PlanId, ReplyTo};
 use crate::wire::{ControlRefusal, NodeReport, NotCoordinator};
 use crate::{InstanceState, InstanceView, State};
 
@@ -54,7 +55,7 @@ use crate::{InstanceState, InstanceView, State};
 #[derive(Clone, Debug)]
 pub struct Coordinator {
     me: NodeId,
-    config: CoordinatorConfig,
+    unload_idle_after: Option<Duration>,
     /// What is in the log.
     state: State,
     /// Who belongs to the cluster, and what they are called.
@@ -115,13 +116,14 @@ struct Leading {
 }
 
 impl Coordinator {
-    /// A following coordinator over what the journal holds; tell it the members.
-    pub fn new(me: NodeId, config: CoordinatorConfig, state: State) -> Self {
+    /// A following coordinator over what the journal holds; tell it the members. What a request loaded it
+    /// unloads when none has used it for so long; `None` never does.
+    pub fn new(me: NodeId, unload_idle_after: Option<Duration>, state: State) -> Self {
         let (alive, lost) = (BTreeSet::from([me]), BTreeSet::new());
         let (members, reports, heard_at) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self {
             me,
-            config,
+            unload_idle_after,
             state,
             members,
             alive,
@@ -298,7 +300,7 @@ impl Coordinator {
     /// Whether the node can hold nothing any more. Right after an election, members nobody has spoken of yet
     /// are given time to appear.
     fn is_gone(&self, leading: &Leading, now: Time, node: NodeId) -> bool {
-        let settled = now.since(leading.since) >= self.config.settle;
+        let settled = now.since(leading.since) >= SETTLE;
         let unseen = settled && !self.alive.contains(&node);
         self.lost.contains(&node) || !self.members.contains_key(&node) || unseen
     }

@@ -45,6 +45,8 @@ use crate::{InstanceView, StageView};
 
 /// The scheduler's word that a sequence ended may overtake the last stage's tokens; not by more than this.
 pub(crate) const LAST_TOKENS_WITHIN: Duration = Duration::from_secs(10);
+/// Added to the first token's deadline per prompt token.
+pub(crate) const PREFILL_DEADLINE_PER_TOKEN: Duration = Duration::from_millis(250);
 /// Placements in a row that come no further than one before, and in which loading counts as moving on all the
 /// same: as many as the coordinator makes before it pauses.
 pub(crate) const PLACEMENTS_IN_VAIN_MAX: u32 = 3;
@@ -315,11 +317,10 @@ impl Driver {
     /// For how long it runs without a sign of progress, if that is too long.
     fn silent(&self, now: Time) -> Option<String> {
         let run = self.run.as_ref().filter(|run| run.state == RunState::Running && run.ended.is_none())?;
-        let (waited, config) = (now.since(run.moved_at), &self.config);
+        let waited = now.since(run.moved_at);
         let prompt = self.start.spec.history.len() as u32;
-        let prefill =
-            if run.received == 0 { config.prefill_deadline_per_token * prompt } else { Duration::ZERO };
-        let is_late = waited > config.idle_deadline + prefill;
+        let prefill = if run.received == 0 { PREFILL_DEADLINE_PER_TOKEN * prompt } else { Duration::ZERO };
+        let is_late = waited > self.config.idle_deadline + prefill;
         is_late.then(|| format!("no token for {} s", waited.as_secs()))
     }
 

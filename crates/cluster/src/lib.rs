@@ -41,7 +41,7 @@ pub mod wire;
 mod worker;
 
 pub use coordinator::{
-    AppendId, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, DryRun, DryRunError,
+    AppendId, Coordinator, CoordinatorInput, CoordinatorOutput, DryRun, DryRunError,
     LEAVING_FOR, PlanId, ReplyTo, disk_rooms, dry_run, hop_seconds, link_facts,
 };
 pub use driver::{
@@ -70,4 +70,4 @@ pub use stage_status::StageStatus;
 pub use state::{ApplyError, State, StateInstance};
 pub use undeliverable::{MessageKind, Undeliverable};
 pub use wire::events::{Event, EventError, InstanceRequest, PlaceObjective};
-pub use worker::{Action, ActualShard, Phase, Worker, WorkerConfig, WorkerInput, plan};
+pub use worker::{Action, ActualShard, Phase, Worker, WorkerInput, plan};

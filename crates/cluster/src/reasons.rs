@@ -33,7 +33,6 @@ pub enum ReplaceReason {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum StageLoss {
-    /// Its node is gone.
     NodeGone,
     /// Its device is not supported any more. In the words of who tried it.
     Unsupported(String),
@@ -104,13 +103,10 @@ pub enum GainOf {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs)] // the messages say what the fields are
 pub enum ReplanReason {
-    /// A plan is better.
     Better(Gain),
-    /// It is being unloaded.
     BeingUnloaded,
     /// The planner would place it as it is placed.
     Same,
-    /// It is on its way to another placement.
     BeingMoved,
     /// The best plan is not worth a move.
     GainsLittle { percent: u64, percent_min: u64 },
@@ -136,16 +132,14 @@ pub struct Advice {
 
 /// A number of a link that has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct LinkChange {
     /// Who measures it.
     pub at: NodeId,
-    /// The other end.
     pub peer: NodeId,
-    /// Which number.
     pub what: LinkQuantity,
     /// What it was; nothing is known of one that was not measured before.
     pub before: Option<u64>,
-    /// What it is.
     pub now: u64,
 }
 

@@ -29,7 +29,7 @@ mod forced;
 mod kept_pages;
 mod lookup;
 pub(crate) mod opening;
-mod outcome;
+pub(crate) mod outcome;
 mod pace;
 mod pages;
 #[cfg(feature = "planted")]

@@ -16,18 +16,25 @@ mod tests;
 mod types;
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use exo_types::{DeviceId, Epoch, ShardPosition, Time};
 
 pub use self::plan::plan;
-pub use self::types::{Action, ActualShard, Phase, WorkerConfig, WorkerInput};
+pub use self::types::{Action, ActualShard, Phase, WorkerInput};
 use crate::wire::{DesiredShard, DesiredState, Refusal, StageReport};
 use crate::{EngineId, LoadFailure, StageStatus};
+
+/// An action without progress for this long is given up.
+pub(crate) const STALL_DEADLINE: Duration = Duration::from_secs(60);
+/// Wait after the first failure; doubled with each further one.
+const BACKOFF_MIN: Duration = Duration::from_secs(1);
+/// Longest wait between attempts.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
 /// Brings this node's shards to what the coordinator wants.
 #[derive(Clone, Debug)]
 pub struct Worker {
-    config: WorkerConfig,
     /// What each device may hold in all.
     memory_bytes: BTreeMap<DeviceId, u64>,
     desired: Option<DesiredState>,
@@ -38,8 +45,8 @@ pub struct Worker {
 
 impl Worker {
     /// A worker that holds nothing. `memory_bytes` is what each device may hold in all.
-    pub fn new(config: WorkerConfig, memory_bytes: BTreeMap<DeviceId, u64>) -> Self {
-        Self { config, memory_bytes, desired: None, actual: Vec::new(), engine_last: EngineId(0) }
+    pub fn new(memory_bytes: BTreeMap<DeviceId, u64>) -> Self {
+        Self { memory_bytes, desired: None, actual: Vec::new(), engine_last: EngineId(0) }
     }
 
     /// Takes in what happened and returns what to start now, in order; a stale desired state is refused.
@@ -200,10 +207,10 @@ impl Worker {
     /// Nothing of it is left. Unless that was asked for, it counts as a failure. What comes next is another
     /// engine.
     fn begin_again(&mut self, now: Time, engine: EngineId, why: LoadFailure) {
-        let (config, next) = (self.config, EngineId(self.engine_last.0 + 1));
+        let next = EngineId(self.engine_last.0 + 1);
         let Some(entry) = self.entry(engine) else { return unknown(engine) };
         if entry.phase != Phase::Unloading {
-            note_failure(entry, now, &config, why);
+            note_failure(entry, now, why);
         }
         (entry.engine, entry.phase, entry.since) = (next, Phase::Absent, now);
         self.engine_last = next;
@@ -211,16 +218,15 @@ impl Worker {
 
     /// What does not move is cancelled, and unloading that does not end is asked for again.
     fn give_up_stalled(&mut self, now: Time, actions: &mut Vec<Action>) {
-        let config = self.config;
         for entry in &mut self.actual {
-            if now.since(entry.since) <= config.stall_deadline {
+            if now.since(entry.since) <= STALL_DEADLINE {
                 continue;
             }
             let engine = entry.engine;
             match entry.phase {
                 Phase::FetchingManifest | Phase::FetchingChunks { .. } | Phase::Loading { .. } => {
-                    let why = LoadFailure::NoProgress { seconds: config.stall_deadline.as_secs() };
-                    note_failure(entry, now, &config, why);
+                    let why = LoadFailure::NoProgress { seconds: STALL_DEADLINE.as_secs() };
+                    note_failure(entry, now, why);
                     actions.push(Action::Cancel { engine });
                 }
                 Phase::Unloading => actions.push(Action::UnloadShard { engine }),
@@ -234,7 +240,6 @@ impl Worker {
     /// A shard that waits for memory that nothing is about to free says so.
     fn note_starved(&mut self, now: Time) {
         let Some(desired) = &self.desired else { return };
-        let config = self.config;
         let starved: Vec<(ShardPosition, LoadFailure)> = desired
             .shards
             .iter()
@@ -242,7 +247,7 @@ impl Worker {
             .collect();
         for (position, why) in starved {
             if let Some(entry) = self.actual.iter_mut().find(|entry| entry.serves == Some(position)) {
-                note_failure(entry, now, &config, why);
+                note_failure(entry, now, why);
             }
         }
     }
@@ -253,9 +258,9 @@ fn unknown(engine: EngineId) {
 }
 
 /// Doubles the wait with each failure in a row.
-fn note_failure(entry: &mut ActualShard, now: Time, config: &WorkerConfig, why: LoadFailure) {
+fn note_failure(entry: &mut ActualShard, now: Time, why: LoadFailure) {
     let doublings = entry.failures.min(16);
-    let wait = config.backoff_min.saturating_mul(1 << doublings).min(config.backoff_max);
+    let wait = BACKOFF_MIN.saturating_mul(1 << doublings).min(BACKOFF_MAX);
     entry.failures = entry.failures.saturating_add(1);
     entry.failure = Some(why.clipped());
     entry.retry_at = now + wait;

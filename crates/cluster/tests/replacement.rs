@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_cluster::wire::{ComputeFault, InstanceFailure, NodeReport, PipelineFailure, StageReport};
 use exo_cluster::{
-    Action, Coordinator, CoordinatorConfig, CoordinatorInput, CoordinatorOutput, InstanceRequest,
-    PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerConfig, WorkerInput,
+    Action, Coordinator, CoordinatorInput, CoordinatorOutput, InstanceRequest,
+    PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerInput,
 };
 use exo_types::{
     DeviceFacts, DeviceId, DeviceKind, Epoch, KvDType, LayerShape, ModelId, ModelShape, NodeFacts, NodeId,
@@ -76,9 +76,9 @@ fn serving_if_first(mut report: StageReport) -> StageReport {
 impl Cluster {
     fn new(nodes: u8) -> Self {
         let memory = BTreeMap::from([(DeviceId::cpu(), MEMORY_BYTES)]);
-        let worker = |n| (id(n), Worker::new(WorkerConfig::default(), memory.clone()));
+        let worker = |n| (id(n), Worker::new(memory.clone()));
         let mut cluster = Self {
-            coordinator: Coordinator::new(id(1), CoordinatorConfig::default(), State::default()),
+            coordinator: Coordinator::new(id(1), None, State::default()),
             workers: (1..=nodes).map(worker).collect(),
             speeds: (1..=nodes).map(|n| (id(n), 1e9)).collect(),
             instance_failures: Vec::new(),

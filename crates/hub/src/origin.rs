@@ -28,38 +28,31 @@ pub struct OriginFile {
 
 /// Written when every file of a model is here and checked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Origin {
     /// Of this document.
     pub version: u32,
     /// What a person asked for.
     pub reference: String,
-    /// The hub.
     pub endpoint: String,
     /// `org/repo`, or the host of an address.
     pub repo: String,
-    /// The commit.
     pub commit: Option<String>,
     /// The quantisation, or `safetensors`.
     pub label: String,
     /// What it may be used for.
     pub licence: Licence,
-    /// Its files.
     pub files: Vec<OriginFile>,
 }
 
 /// What files on this disk are, beside what the hub named.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Comparison {
-    /// Every file with a digest is what the hub promised.
-    Matches {
-        /// Bytes that were read.
-        bytes: u64,
-    },
+    /// Every file with a digest is what the hub promised: so many bytes were read.
+    Matches { bytes: u64 },
     /// A file is not.
-    Differs {
-        /// The file.
-        file: String,
-    },
+    Differs { file: String },
     /// The hub named none, or not of all weights.
     NoDigests,
 }

@@ -35,16 +35,14 @@ pub struct PullOptions {
 
 /// How far a model is. Within a fetch nothing becomes fewer.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Progress {
-    /// The file under way.
     pub file: String,
     /// Bytes on disk, verified.
     pub done_bytes: u64,
     /// The same with all that has come and is not there yet. Some of that may have to come again.
     pub received_bytes: u64,
-    /// Bytes in all.
     pub total_bytes: u64,
-    /// Ranges under way.
     pub ranges: usize,
 }
 

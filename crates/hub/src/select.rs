@@ -169,24 +169,18 @@ fn by_memory(all: &[Variant], memory: Option<&Memory>) -> Result<ChosenVariant, 
         });
     };
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / (1u64 << 30) as f64);
-    match candidates.iter().find(|v| v.memory_bytes() <= *bytes) {
-        Some(v) => {
-            let reason = format!(
-                "the largest quantisation that fits the memory of {of}: about {} of {}",
-                gib(v.memory_bytes()),
-                gib(*bytes)
-            );
-            Ok(ChosenVariant { variant: (*v).clone(), reason })
+    let fitting = candidates.iter().find(|v| v.memory_bytes() <= *bytes);
+    let chosen = fitting.unwrap_or(smallest);
+    let (needed, there) = (gib(chosen.memory_bytes()), gib(*bytes));
+    let reason = match fitting {
+        Some(_) => {
+            format!("the largest quantisation that fits the memory of {of}: about {needed} of {there}")
         }
-        None => {
-            let reason = format!(
-                "the smallest there is: it takes about {}, {of} has {}, so it needs more machines",
-                gib(smallest.memory_bytes()),
-                gib(*bytes)
-            );
-            Ok(ChosenVariant { variant: (*smallest).clone(), reason })
-        }
-    }
+        None => format!(
+            "the smallest there is: it takes about {needed}, {of} has {there}, so it needs more machines"
+        ),
+    };
+    Ok(ChosenVariant { variant: (*chosen).clone(), reason })
 }
 
 fn labels(all: &[Variant]) -> String {

@@ -12,12 +12,10 @@ use crate::{Cancel, Client, FetchPlan, HubError, HubReference, Origin, OriginFil
 
 /// How a file differs between two commits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum ChangeKind {
-    /// It is new.
     Added,
-    /// Its bytes are others.
     Changed,
-    /// It is gone.
     Removed,
 }
 

@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use exo_hub::{
@@ -57,6 +57,16 @@ impl Bench {
         resolve(client, &text.parse().unwrap(), None, &Cancel::default())
     }
 
+    fn planned(&self) -> (Client, FetchPlan) {
+        let client = Client::new(self.settings());
+        let plan = self.plan(&client, "hf.co/org/repo").unwrap();
+        (client, plan)
+    }
+
+    fn fetch_near(&self, client: &Client, near: &dyn Nearby, plan: &FetchPlan) -> Result<Fetched, HubError> {
+        fetch_near(client, near, plan, &self.options(), &Cancel::default(), &mut |_| {})
+    }
+
     fn pull(&self, text: &str) -> Result<Fetched, HubError> {
         self.pull_with(&Client::new(self.settings()), text)
     }
@@ -99,6 +109,17 @@ fn one_file(len: usize) -> Bench {
     Bench::new(&[("m-Q8_0.gguf", bytes(len)), ("LICENSE", b"do as you like".to_vec())])
 }
 
+/// Fetches until so many bytes are here, and is ended then.
+fn ended_at(client: &Client, plan: &FetchPlan, options: &PullOptions, bytes: usize) {
+    let cancel = Cancel::default();
+    let ended = fetch(client, plan, options, &cancel, &mut |p| {
+        if p.done_bytes >= bytes as u64 {
+            cancel.cancel();
+        }
+    });
+    assert!(matches!(ended, Err(HubError::Cancelled)), "{ended:?}");
+}
+
 #[test]
 fn a_model_comes_whole_with_its_licence_and_where_it_is_from_and_is_not_fetched_twice() {
     let bench = one_file(5 * CHUNK + 17);
@@ -127,15 +148,8 @@ fn a_model_comes_whole_with_its_licence_and_where_it_is_from_and_is_not_fetched_
 fn what_a_fetch_has_hashed_is_what_the_file_has_as_long_as_nobody_changes_it() {
     let bench = one_file(12 * CHUNK + 17);
     bench.hub.set_faults(Faults { bytes_per_s: Some(20 << 20), ..Faults::default() });
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
-    let cancel = Cancel::default();
-    let ended = fetch(&client, &plan, &bench.options(), &cancel, &mut |p| {
-        if p.done_bytes >= CHUNK as u64 {
-            cancel.cancel();
-        }
-    });
-    assert!(matches!(ended, Err(HubError::Cancelled)), "{ended:?}");
+    let (client, plan) = bench.planned();
+    ended_at(&client, &plan, &bench.options(), CHUNK);
     // Some of it came before, and is hashed as it is read again.
     let fetched = fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {}).unwrap();
     let expected: Vec<[u8; 32]> =
@@ -191,8 +205,7 @@ fn what_a_neighbour_has_is_not_asked_of_the_hub_and_what_it_has_wrong_is() {
         [(None::<usize>, size - 3 * CHUNK), (Some(CHUNK + 5), size - 3 * CHUNK + size)]
     {
         let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-        let client = Client::new(bench.settings());
-        let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+        let (client, plan) = bench.planned();
         let mut has = bytes(size);
         if let Some(at) = wrong_at {
             has[at] ^= 1;
@@ -210,13 +223,17 @@ fn what_a_neighbour_has_is_not_asked_of_the_hub_and_what_it_has_wrong_is() {
     }
 }
 
+/// The file of a plan, whose chunks are fetched one by one.
+fn in_layers(client: &Client, plan: &FetchPlan, size: usize) -> CommitFile {
+    let commit = plan.commit.as_deref().unwrap();
+    CommitFile::new(client, "org/repo", commit, "m-Q8_0.gguf", size as u64, None).unwrap()
+}
+
 #[test]
 fn a_disk_that_takes_no_more_in_the_middle_of_a_file_ends_the_fetch_and_is_not_tried_again() {
     let bench = one_file(12 * CHUNK);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
-    let commit = plan.commit.clone().unwrap();
-    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", 12 * CHUNK as u64, None).unwrap();
+    let (client, plan) = bench.planned();
+    let file = in_layers(&client, &plan, 12 * CHUNK);
     let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
     let over_quota = || std::io::Error::from(std::io::ErrorKind::QuotaExceeded);
     let broken = || std::io::Error::from_raw_os_error(5);
@@ -245,13 +262,11 @@ fn a_disk_that_takes_no_more_in_the_middle_of_a_file_ends_the_fetch_and_is_not_t
 fn of_what_a_neighbour_lacks_in_a_range_the_hub_sends_that_alone() {
     let size = 2 * CHUNK;
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let pull = |holes: Vec<(u64, u64)>| {
         let distrusted = AtomicUsize::new(0);
         let neighbour = Neighbour { has: bytes(size), until: size as u64, holes, distrusted };
-        let (options, cancel) = (bench.options(), Cancel::default());
-        fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {})
+        bench.fetch_near(&client, &neighbour, &plan)
     };
     let fetched = pull(vec![(0, 1000), (70_000, 80_000)]).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
@@ -267,16 +282,27 @@ fn of_what_a_neighbour_lacks_in_a_range_the_hub_sends_that_alone() {
 fn a_hub_that_asks_to_wait_for_what_a_neighbour_lacks_holds_up_nothing_that_it_has() {
     let size = 2 * CHUNK;
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.set_faults(Faults { limited: Some((1, "30".to_owned())), ..Faults::default() });
     let (holes, distrusted) = (vec![(0, 1000)], AtomicUsize::new(0));
     let neighbour = Neighbour { has: bytes(size), until: size as u64, holes, distrusted };
-    let (options, cancel, begun) = (bench.options(), Cancel::default(), Instant::now());
-    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    let begun = Instant::now();
+    let fetched = bench.fetch_near(&client, &neighbour, &plan).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
     assert_eq!(bench.hub.sent_bytes(), CHUNK as u64, "the range with the hole comes whole");
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+/// Gives these ranges of a file without holes.
+fn give_whole<'a>(
+    has: &[u8],
+    mut ranges: impl Iterator<Item = &'a (u64, u64)>,
+    take: &mut TakeRange<'_>,
+) -> Result<(), HubError> {
+    ranges.try_for_each(|&(start, end)| {
+        let mut bytes = has[start as usize..end as usize].to_vec();
+        take(GivenRange { range: (start, end), bytes: &mut bytes, holes: &[] })
+    })
 }
 
 /// Has the end of a file from `from` on, and gives it once `is_time` says so.
@@ -300,10 +326,7 @@ impl Nearby for LateNeighbour<'_> {
             std::thread::park_timeout(Duration::from_millis(5));
         }
         let there = file.ranges.iter().filter(|(start, _)| *start >= self.from);
-        there.copied().try_for_each(|(start, end)| {
-            let mut bytes = self.has[start as usize..end as usize].to_vec();
-            take(GivenRange { range: (start, end), bytes: &mut bytes, holes: &[] })
-        })
+        give_whole(&self.has, there, take)
     }
 
     fn givers(&self) -> String {
@@ -315,8 +338,7 @@ impl Nearby for LateNeighbour<'_> {
 fn while_a_neighbour_gives_what_it_has_the_hub_sends_the_rest_and_that_alone() {
     let (size, from) = (6 * CHUNK, 2 * CHUNK as u64);
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     // It gives nothing before the hub has sent all of the rest.
     let is_time = || bench.hub.sent_bytes() >= from;
     let neighbour = LateNeighbour { has: bytes(size), from, is_time: &is_time };
@@ -332,11 +354,10 @@ fn while_a_neighbour_gives_what_it_has_the_hub_sends_the_rest_and_that_alone() {
 fn what_a_neighbour_gives_too_slowly_the_hub_sends_as_well() {
     let size = 6 * CHUNK;
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let neighbour = LateNeighbour { has: bytes(size), from: 2 * CHUNK as u64, is_time: &|| false };
-    let (options, cancel, begun) = (bench.options(), Cancel::default(), Instant::now());
-    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    let begun = Instant::now();
+    let fetched = bench.fetch_near(&client, &neighbour, &plan).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
     assert_eq!(bench.hub.sent_bytes(), size as u64);
     assert!(begun.elapsed() < Duration::from_secs(30), "the neighbour would take a minute");
@@ -346,15 +367,13 @@ fn what_a_neighbour_gives_too_slowly_the_hub_sends_as_well() {
 fn what_a_slow_neighbour_brings_whole_is_no_failure_where_the_hub_refuses_it() {
     let size = 6 * CHUNK;
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.remove("org/repo");
     let asked = bench.hub.seen().len();
     // The hub is asked as soon as the neighbour is slow.
     let is_time = || bench.hub.seen().len() > asked;
     let neighbour = LateNeighbour { has: bytes(size), from: 0, is_time: &is_time };
-    let (options, cancel) = (bench.options(), Cancel::default());
-    let fetched = fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    let fetched = bench.fetch_near(&client, &neighbour, &plan).unwrap();
     assert_eq!(std::fs::read(&fetched.path).unwrap(), bytes(size));
     assert_eq!(bench.hub.sent_bytes(), 0);
 }
@@ -376,10 +395,7 @@ impl Nearby for FillingNeighbour {
         if self.asked.fetch_add(1, Ordering::Relaxed) == 0 {
             return Ok(());
         }
-        file.ranges.iter().copied().try_for_each(|(start, end)| {
-            let mut bytes = self.has[start as usize..end as usize].to_vec();
-            take(GivenRange { range: (start, end), bytes: &mut bytes, holes: &[] })
-        })
+        give_whole(&self.has, file.ranges.iter(), take)
     }
 
     fn asked_again_after(&self) -> Option<Duration> {
@@ -395,8 +411,7 @@ impl Nearby for FillingNeighbour {
 fn what_a_neighbour_has_meanwhile_is_taken_from_it_while_the_hub_sends() {
     let size = 16 * CHUNK;
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.set_faults(Faults { bytes_per_s: Some(8 << 20), ..Faults::default() });
     let neighbour = FillingNeighbour { has: bytes(size), asked: AtomicUsize::new(0) };
     let (options, cancel, mut seen) = (bench.options(), Cancel::default(), Vec::new());
@@ -487,8 +502,7 @@ fn fetched_by_two(
     is_second_lied_to: bool,
     report: &(dyn Fn(u64, &Cancel) + Sync),
 ) -> [Result<Vec<u8>, HubError>; 2] {
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let (files, folder) = ([PartialFiles::default(), PartialFiles::default()], tempfile::tempdir().unwrap());
     let first = FetchingNeighbour::new((1, &files[0]), (2, &files[1]));
     let mut second = FetchingNeighbour::new((2, &files[1]), (1, &files[0]));
@@ -527,8 +541,7 @@ fn two_that_fetch_one_file_at_once_have_it_and_most_of_it_leaves_the_hub_once() 
 fn what_one_that_has_to_wait_for_the_hub_has_claimed_the_other_fetches_meanwhile_and_both_have_it() {
     let size = 24 * CHUNK;
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.set_faults(Faults { limited: Some((1, "60".to_owned())), ..Faults::default() });
     let (files, folder) = ([PartialFiles::default(), PartialFiles::default()], tempfile::tempdir().unwrap());
     let waits = FetchingNeighbour::new((1, &files[0]), (2, &files[1]));
@@ -594,8 +607,7 @@ fn of_two_that_fetch_one_file_the_one_that_is_lied_to_fetches_all_of_it_from_the
 fn what_a_neighbour_has_comes_also_where_the_hub_gives_nothing() {
     let (size, from) = (6 * CHUNK, 2 * CHUNK as u64);
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     // Of the file alone: what it is was said before.
     bench.hub.remove("org/repo");
     let asked = bench.hub.seen().len();
@@ -642,8 +654,7 @@ impl Nearby for BadNeighbour {
 fn what_came_wrong_of_a_neighbour_before_a_fetch_was_ended_comes_from_the_hub_as_well() {
     let size = 3 * CHUNK;
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(size))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let (neighbour, options) = (BadNeighbour { wrong: Some(vec![7; CHUNK]) }, bench.options());
     let ended = fetch_near(&client, &neighbour, &plan, &options, &Cancel::default(), &mut |_| {});
     assert!(matches!(ended, Err(HubError::Cancelled)), "{ended:?}");
@@ -655,11 +666,9 @@ fn what_came_wrong_of_a_neighbour_before_a_fetch_was_ended_comes_from_the_hub_as
 #[test]
 fn a_file_that_is_whole_waits_for_no_neighbour() {
     let bench = Bench::new(&[("m-Q8_0.gguf", bytes(2 * CHUNK))]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let (neighbour, began) = (BadNeighbour { wrong: None }, Instant::now());
-    let (options, cancel) = (bench.options(), Cancel::default());
-    fetch_near(&client, &neighbour, &plan, &options, &cancel, &mut |_| {}).unwrap();
+    bench.fetch_near(&client, &neighbour, &plan).unwrap();
     assert!(began.elapsed() < Duration::from_secs(30));
 }
 
@@ -706,17 +715,14 @@ fn safetensors_come_as_a_folder_with_the_shards_of_their_index() {
 fn a_pull_that_was_ended_goes_on_and_progress_never_runs_backwards() {
     let bench = one_file(12 * CHUNK);
     bench.hub.set_faults(Faults { bytes_per_s: Some(40 << 20), ..Faults::default() });
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let mut seen: Vec<u64> = Vec::new();
     for round in 1..=3u64 {
-        let cancel = Arc::new(Cancel::default());
-        let wish = cancel.clone();
-        let until = round * 3 * CHUNK as u64;
+        let (cancel, until) = (Cancel::default(), round * 3 * CHUNK as u64);
         let result = fetch(&client, &plan, &bench.options(), &cancel, &mut |p: &Progress| {
             seen.push(p.done_bytes);
             if p.done_bytes >= until {
-                wish.cancel();
+                cancel.cancel();
             }
         });
         assert!(matches!(result, Err(HubError::Cancelled)), "{result:?}");
@@ -732,8 +738,7 @@ fn a_pull_that_was_ended_goes_on_and_progress_never_runs_backwards() {
 #[test]
 fn what_has_come_shows_before_a_chunk_is_whole_and_never_runs_backwards_either() {
     let bench = one_file(2 * CHUNK);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.set_faults(Faults { bytes_per_s: Some(4 << 20), break_every: 3, ..Faults::default() });
     let (options, mut seen) = (bench.options(), Vec::new());
     let report = &mut |p: &Progress| seen.push((p.done_bytes, p.received_bytes));
@@ -748,15 +753,8 @@ fn what_has_come_shows_before_a_chunk_is_whole_and_never_runs_backwards_either()
 fn a_chunk_that_changed_on_disk_is_fetched_again_alone() {
     let bench = one_file(6 * CHUNK);
     bench.hub.set_faults(Faults { bytes_per_s: Some(20 << 20), ..Faults::default() });
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
-    let cancel = Arc::new(Cancel::default());
-    let wish = cancel.clone();
-    let _ = fetch(&client, &plan, &bench.options(), &cancel, &mut |p| {
-        if p.done_bytes >= 2 * CHUNK as u64 {
-            wish.cancel();
-        }
-    });
+    let (client, plan) = bench.planned();
+    ended_at(&client, &plan, &bench.options(), 2 * CHUNK);
     let part = files_below(bench.folder.path()).into_iter().find(|f| f.ends_with(".part")).unwrap();
     let mut content = std::fs::read(&part).unwrap();
     content.iter_mut().for_each(|b| *b ^= 1);
@@ -804,10 +802,8 @@ fn what_a_crawling_range_holds_at_the_end_of_a_file_another_range_brings() {
 #[test]
 fn a_range_that_trickles_when_another_has_brought_its_chunk_does_not_fail_the_fetch() {
     let bench = one_file(CHUNK);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
-    let commit = plan.commit.clone().unwrap();
-    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", CHUNK as u64, None).unwrap();
+    let (client, plan) = bench.planned();
+    let file = in_layers(&client, &plan, CHUNK);
     bench.hub.set_faults(Faults { bytes_per_s: Some(512 << 10), ..Faults::default() });
     let (is_here, stored, cancel) = (Cell::new(false), AtomicUsize::new(0), Cancel::default());
     let store = |_: u32, _: u64, _: &[u8]| {
@@ -823,10 +819,8 @@ fn a_range_that_trickles_when_another_has_brought_its_chunk_does_not_fail_the_fe
 #[test]
 fn waits_that_a_hub_asks_for_are_no_failed_attempts() {
     let bench = one_file(CHUNK);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
-    let commit = plan.commit.clone().unwrap();
-    let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", CHUNK as u64, None).unwrap();
+    let (client, plan) = bench.planned();
+    let file = in_layers(&client, &plan, CHUNK);
     // Of a file in layers the third failure is the end.
     let limited = Some((3, "0".to_owned()));
     bench.hub.set_faults(Faults { limited, unavailable: 1, ..Faults::default() });
@@ -839,10 +833,8 @@ fn a_host_that_sends_a_few_bytes_each_time_is_given_up() {
     // The whole of one is less than an attempt is to bring of the other.
     for size in [CHUNK, 1000] {
         let bench = one_file(size);
-        let client = Client::new(bench.settings());
-        let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
-        let commit = plan.commit.clone().unwrap();
-        let file = CommitFile::new(&client, "org/repo", &commit, "m-Q8_0.gguf", size as u64, None).unwrap();
+        let (client, plan) = bench.planned();
+        let file = in_layers(&client, &plan, size);
         bench.hub.set_faults(Faults { drip_every: Some(Duration::from_millis(100)), ..Faults::default() });
         let (store, in_time) = (|_: u32, _: u64, _: &[u8]| Ok(()), Cancel::within(Duration::from_secs(30)));
         let (chunks, is_here) = ([0], |_: u32| false);
@@ -905,8 +897,7 @@ fn an_overloaded_hub_that_says_when_to_come_again_is_waited_for_as_well() {
 #[test]
 fn a_wait_that_a_hub_asks_for_between_two_ranges_is_in_sight_as_well() {
     let bench = one_file(2 * CHUNK);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.set_faults(Faults { limited: Some((1, "2".to_owned())), ..Faults::default() });
     let (cancel, options) = (Cancel::default(), bench.options());
     std::thread::scope(|scope| {
@@ -924,8 +915,7 @@ fn a_wait_that_a_hub_asks_for_between_two_ranges_is_in_sight_as_well() {
 #[test]
 fn a_wait_that_a_hub_asks_for_is_in_sight_while_it_lasts() {
     let bench = one_file(64 << 10);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.set_faults(Faults { limited: Some((1, "1".to_owned())), ..Faults::default() });
     let cancel = Cancel::default();
     std::thread::scope(|scope| {
@@ -1031,8 +1021,7 @@ fn what_another_commit_on_this_disk_has_is_not_fetched_again() {
     bench.pull("hf.co/org/repo").unwrap();
     let sent = bench.hub.sent_bytes();
     other_commit(&bench, &[("m-Q8_0.gguf", bytes(3 * CHUNK)), ("README.md", b"new".to_vec())]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let (root, copies) = (bench.folder.path(), plan.copies(bench.folder.path()));
     assert_eq!(plan.have(root, &copies).missing_bytes, 0);
     assert_eq!(plan.link_unchanged(root, &copies, &Cancel::default()).unwrap().len(), 1);
@@ -1057,8 +1046,7 @@ fn what_another_commit_has_is_read_before_it_is_taken_and_fetched_where_it_is_da
     let bench = one_file(3 * CHUNK);
     let old = bench.pull("hf.co/org/repo").unwrap().path;
     other_commit(&bench, &[("m-Q8_0.gguf", bytes(3 * CHUNK)), ("README.md", b"new".to_vec())]);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let (root, copies) = (bench.folder.path(), plan.copies(bench.folder.path()));
     let ended = Cancel::default();
     ended.cancel();
@@ -1102,8 +1090,7 @@ fn first(plan: &FetchPlan) -> &PlannedFile {
 #[test]
 fn the_page_to_accept_is_that_of_the_repository_whatever_was_attempted_and_an_address_has_none() {
     let bench = one_file(100);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let mut gated = Repository::new(&[("m-Q8_0.gguf", bytes(100))]);
     gated.is_gated = true;
     bench.hub.put("org/repo", gated);
@@ -1122,8 +1109,7 @@ fn the_page_to_accept_is_that_of_the_repository_whatever_was_attempted_and_an_ad
 #[test]
 fn a_body_that_drips_is_given_up_and_a_wish_to_end_is_heard_between_two_bytes() {
     let bench = one_file(64 << 10);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.set_faults(Faults { drip_every: Some(Duration::from_millis(100)), ..Faults::default() });
     let begun = Instant::now();
     let text = chain(&bench.plan(&client, "hf.co/org/repo").unwrap_err());
@@ -1149,8 +1135,7 @@ fn a_body_that_drips_is_given_up_and_a_wish_to_end_is_heard_between_two_bytes() 
 #[test]
 fn parts_of_a_file_are_asked_for_where_it_was_the_last_time_until_that_expires() {
     let bench = one_file(64 << 10);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let read = |at: u64| {
         let part = client.part(first(&plan), plan.repo_commit(), (at, at + 9), &Cancel::default()).unwrap();
         assert_eq!(part, bytes(64 << 10)[at as usize..at as usize + 9]);
@@ -1167,8 +1152,7 @@ fn parts_of_a_file_are_asked_for_where_it_was_the_last_time_until_that_expires()
 #[test]
 fn a_wait_that_there_is_no_time_for_is_said_at_once() {
     let bench = one_file(100);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     bench.hub.set_faults(Faults { limited: Some((1, "300".to_owned())), ..Faults::default() });
     let begun = Instant::now();
     let soon = Cancel::within(Duration::from_secs(20));
@@ -1227,8 +1211,7 @@ fn offline_nothing_is_asked_and_what_is_here_is_found() {
 #[test]
 fn two_pulls_of_one_model_do_not_write_the_same_file() {
     let bench = one_file(3 * CHUNK);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let mut second = None;
     fetch(&client, &plan, &bench.options(), &Cancel::default(), &mut |_| {
         if second.is_none() {
@@ -1242,17 +1225,11 @@ fn two_pulls_of_one_model_do_not_write_the_same_file() {
 #[test]
 fn a_rate_limit_holds_over_all_ranges_and_partial_downloads_are_forgotten_on_request() {
     let bench = one_file(8 * CHUNK);
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let options = PullOptions { rate_max: Some(16 << 20), ..bench.options() };
-    let (begun, cancel) = (Instant::now(), Arc::new(Cancel::default()));
-    let wish = cancel.clone();
-    let result = fetch(&client, &plan, &options, &cancel, &mut |p| {
-        if p.done_bytes >= 4 * CHUNK as u64 {
-            wish.cancel();
-        }
-    });
-    assert!(result.is_err() && begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
+    let begun = Instant::now();
+    ended_at(&client, &plan, &options, 4 * CHUNK);
+    assert!(begun.elapsed() > Duration::from_millis(900), "{:?}", begun.elapsed());
     let kept = KeptDownloads { waiting: vec![plan.folder(bench.folder.path())], ..KeptDownloads::default() };
     assert_eq!(
         exo_hub::forget_partial(bench.folder.path(), &kept).unwrap(),
@@ -1260,14 +1237,13 @@ fn a_rate_limit_holds_over_all_ranges_and_partial_downloads_are_forgotten_on_req
         "one that waits is kept"
     );
     let (files, freed) = exo_hub::forget_partial(bench.folder.path(), &KeptDownloads::default()).unwrap();
-    assert!(files == 1 && freed >= 4 * CHUNK as u64, "{files} {freed} {result:?}");
+    assert!(files == 1 && freed >= 4 * CHUNK as u64, "{files} {freed}");
     assert!(!files_below(bench.folder.path()).iter().any(|f| f.contains(".part")));
 }
 
 /// Parts of a split model; the last one never comes whole.
 fn two_of_three_parts(bench: &Bench) {
-    let client = Client::new(bench.settings());
-    let plan = bench.plan(&client, "hf.co/org/repo").unwrap();
+    let (client, plan) = bench.planned();
     let options = PullOptions { rate_max: Some(16 << 20), ranges_max: 1, ..bench.options() };
     let cancel = Cancel::default();
     let result = fetch(&client, &plan, &options, &cancel, &mut |p| {
@@ -1337,14 +1313,9 @@ fn a_file_that_changed_at_its_address_is_another_and_nothing_of_both_is_put_toge
     let bench = one_file(3 * CHUNK);
     let url = |query: &str| format!("{}/org/repo/resolve/main/m-Q8_0.gguf{query}", bench.hub.endpoint());
     let client = Client::new(bench.settings());
-    let (plan, cancel) = (bench.plan(&client, &url("")).unwrap(), Cancel::default());
+    let plan = bench.plan(&client, &url("")).unwrap();
     let options = PullOptions { rate_max: Some(8 << 20), ranges_max: 1, ..bench.options() };
-    let result = fetch(&client, &plan, &options, &cancel, &mut |p| {
-        if p.done_bytes >= CHUNK as u64 {
-            cancel.cancel();
-        }
-    });
-    assert!(result.is_err());
+    ended_at(&client, &plan, &options, CHUNK);
     let other: Vec<u8> = bytes(3 * CHUNK).into_iter().map(|b| b ^ 1).collect();
     bench.hub.put("org/repo", Repository::new(&[("m-Q8_0.gguf", other.clone())]));
     let fetched = bench.pull(&url("?signature=2")).unwrap();

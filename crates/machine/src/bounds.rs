@@ -58,16 +58,15 @@ fn of_links() -> String {
 }
 
 fn of_members() -> String {
-    let members = exo_membership::Config::default();
     format!(
         "| a member that was suddenly disconnected | {declare_after_reset}; at once where its ports refuse connections | membership | it is lost: what it held is repaired |\n\
          | a member that is silent on both links | {declare} | membership | the same |\n\
          | a member of which no message comes while its data link lives | {declare_without_message} | membership | the same |\n\
          | members that were never heard | {patience} | membership | an election does not wait for them any longer |\n",
-        declare_after_reset = time(members.declare_after_reset),
-        declare = time(members.declare),
-        declare_without_message = time(members.declare_without_message),
-        patience = time(members.patience),
+        declare_after_reset = time(exo_membership::DECLARE_AFTER_RESET),
+        declare = time(exo_membership::DECLARE),
+        declare_without_message = time(exo_membership::DECLARE_WITHOUT_MESSAGE),
+        patience = time(exo_membership::PATIENCE),
     )
 }
 
@@ -87,7 +86,7 @@ fn of_coordinators() -> String {
         catch_up_max = time(CATCH_UP_MAX),
         catch_up_all_max = time(CATCH_UP_ALL_MAX),
         log_write_max = time(LOG_WRITE_MAX),
-        patience = time(exo_membership::Config::default().patience),
+        patience = time(exo_membership::PATIENCE),
         distrust_for = time(DISTRUST_FOR),
         watched_every = time(WATCHED_EVERY),
     )

@@ -40,13 +40,9 @@ pub enum Effect {
         /// For all of them together.
         within: Duration,
     },
-    /// Try whether anything listens where a member was. Answer `Refused` if every address refuses; nothing
-    /// otherwise.
-    Probe {
-        peer: NodeId,
-        /// Where, over TCP.
-        addresses: Vec<SocketAddr>,
-    },
+    /// Try whether anything listens over TCP where a member was. Answer `Refused` if every address refuses;
+    /// nothing otherwise.
+    Probe { peer: NodeId, addresses: Vec<SocketAddr> },
     /// Ask a member for a burst of 1 MiB at most and measure how fast it comes. Answer `Received`, with 0
     /// bytes if it did not.
     Burst {
@@ -57,11 +53,7 @@ pub enum Effect {
     /// Queue a frame on a link, in order. A link that takes no more answers `LinkDown`.
     Send { link: LinkId, message: Outgoing },
     /// Close a link. No `LinkDown` follows.
-    CloseLink {
-        link: LinkId,
-        /// Why, for the log.
-        reason: LinkEnd,
-    },
+    CloseLink { link: LinkId, reason: LinkEnd },
     /// Write. Answer `Persisted`, in the order of the ids.
     Persist { id: PersistId, write: Write },
     /// Ask the planner. Answer `Planned`.
@@ -107,20 +99,13 @@ pub enum Effect {
     Joining(JoinEffect),
     /// Who may connect from now on.
     SetMembers(BTreeSet<NodeId>),
-    /// What discovery says of this node from now on.
-    Advertise {
-        /// Whether it is alone in its cluster.
-        is_fresh: bool,
-    },
+    /// What discovery says of this node from now on: whether it is alone in its cluster.
+    Advertise { is_fresh: bool },
     /// Look at the models on disk. Answer `Models`.
     ScanModels,
     /// A request of this node had a model placed: compare it with what its hub promised, if it is of one,
     /// once that instance is ready. No answer.
-    Check {
-        model: ModelId,
-        /// As what it was placed.
-        instance: InstanceId,
-    },
+    Check { model: ModelId, instance: InstanceId },
     /// Answer a question.
     Reply { reply: ReplyId, answer: Answer },
     /// Tell a client.
@@ -156,6 +141,7 @@ pub enum Outgoing {
 
 /// What goes to disk.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Write {
     /// The epoch, in a file of its own.
     Epoch(Epoch),
@@ -163,23 +149,15 @@ pub enum Write {
     Append {
         /// What the log's end must be: the end after the appends before this one.
         after: LogHead,
-        /// In order.
         entries: Vec<Vec<u8>>,
     },
     /// Fold the log up to `head` into `state`.
-    Snapshot {
-        /// What the snapshot stands for.
-        head: LogHead,
-        /// The state there.
-        state: Arc<State>,
-    },
+    Snapshot { head: LogHead, state: Arc<State> },
     /// Throw the log away and begin from here.
     Replace {
-        /// What the snapshot stands for.
         head: LogHead,
         /// The ends that this log had before.
         ancestors: Ancestors,
-        /// The state there.
         state: Arc<State>,
     },
     /// The whole log of trust, in a file of its own: each entry after what it follows.
@@ -219,16 +197,10 @@ pub struct StepJob {
 
 /// Something for the small model.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum DraftAsk {
     /// Read this text and guess what follows.
-    Guess {
-        /// Who asks.
-        instance: InstanceId,
-        /// The text so far.
-        spec: SequenceSpec,
-        /// How many tokens.
-        count: u32,
-    },
+    Guess { instance: InstanceId, spec: SequenceSpec, count: u32 },
     /// A sequence is over.
     Forget(SequenceId),
 }
@@ -324,10 +296,9 @@ pub enum Unresolved {
 
 /// A model that was asked for by name.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Resolved {
-    /// The model.
     pub id: ModelId,
-    /// What it is called.
     pub name: String,
     /// Other members that are asked for it, and where they are.
     pub holders: Vec<Holder>,
@@ -352,20 +323,16 @@ pub struct Limits {
 
 /// A model and who has it.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct ModelHolders {
-    /// The model.
     pub id: ModelId,
-    /// What it is called.
     pub name: String,
-    /// Its size.
     pub bytes: u64,
     /// Who has all of it; of one that was known before it was fetched, who knows it.
     pub nodes: Vec<NodeId>,
-    /// What these are called.
     pub node_names: Vec<String>,
     /// Of these nodes, who has all of it.
     pub whole_on: Vec<NodeId>,
-    /// Where it is placed.
     pub instances: Vec<InstanceId>,
 }
 
@@ -390,6 +357,7 @@ impl std::fmt::Display for RequestWait {
 
 /// What a client's request is told.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum SequenceEvent {
     /// Waiting, and for what.
     Queued(RequestWait),
@@ -399,25 +367,16 @@ pub enum SequenceEvent {
     Started {
         /// Which choice.
         index: u16,
-        /// Backends of its stages.
         kernels: Vec<String>,
-        /// How many.
         stages: u32,
         /// The name of the last stage's node, which samples.
         last_node: String,
     },
     /// A token of a choice.
-    Token {
-        /// Which choice.
-        index: u16,
-        /// The token.
-        token: SampledToken,
-    },
+    Token { index: u16, token: SampledToken },
     /// A choice ended.
     Ended {
-        /// Which choice.
         index: u16,
-        /// Why the choice ended.
         reason: EndReason,
         /// Prompt tokens that were not computed.
         cached_tokens: u32,
@@ -430,9 +389,7 @@ pub enum SequenceEvent {
     Refused(GenerateError),
     /// A choice failed, and with it the request.
     Failed {
-        /// Which class of failure.
         kind: FailureKind,
-        /// With the numbers.
         message: String,
         /// How full the queue was.
         busy: Option<Busy>,

@@ -90,11 +90,7 @@ pub enum Input {
         dial: Option<DialId>,
     },
     /// Our attempt ended without a connection.
-    DialFailed {
-        dial: DialId,
-        /// What happened at the last address.
-        reason: String,
-    },
+    DialFailed { dial: DialId, reason: String },
     /// Every address of a [`crate::Effect::Probe`] refused a connection; perhaps several times. Nothing comes
     /// where one did not.
     Refused { peer: NodeId },
@@ -200,12 +196,11 @@ pub struct WriteFailure {
 
 /// How a fetch goes.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum FetchEvent {
     /// Bytes moved.
     Progress {
-        /// Bytes here.
         done_bytes: u64,
-        /// Bytes in all.
         total_bytes: u64,
         /// Seconds that the hub asks to wait; 0 while bytes may come.
         hub_wait_s: u32,
@@ -218,7 +213,6 @@ pub enum FetchEvent {
     NoHolder,
     /// It did not work; nothing of it runs any more.
     Failed {
-        /// At what.
         kind: LoadFault,
         /// Why, with the numbers, in the words of what failed.
         detail: String,
@@ -227,40 +221,24 @@ pub enum FetchEvent {
 
 /// What an engine says besides results.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum EngineEvent {
     /// Loading moved on.
-    Progress {
-        /// Bytes loaded.
-        done_bytes: u64,
-        /// Bytes in all.
-        total_bytes: u64,
-    },
+    Progress { done_bytes: u64, total_bytes: u64 },
     /// It can compute.
     Loaded(Box<LoadedFacts>),
     /// Not loaded; nothing is held.
     LoadFailed {
-        /// At what.
         kind: LoadFault,
         /// Why, in the words of what failed.
         detail: String,
     },
     /// Its sequences and kept pages are gone, its weights stay.
-    Rewired {
-        /// What it serves.
-        position: ShardPosition,
-        /// The term that was asked for.
-        term: Term,
-    },
+    Rewired { position: ShardPosition, term: Term },
     /// So many bytes of weights are still read from their file.
-    Unpacked {
-        /// How many.
-        bytes: u64,
-    },
+    Unpacked { bytes: u64 },
     /// Its process ended unasked, or had to be ended. Nothing is held.
-    Lost {
-        /// How the process ended.
-        reason: String,
-    },
+    Lost { reason: String },
     /// Asked to end, it has freed everything.
     Unloaded,
 }
@@ -334,31 +312,28 @@ pub struct SampledMeasures {
 
 /// A node that discovery saw, or sees no more.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct DiscoveredNode {
     /// Who it says it is.
     pub node: NodeId,
     /// Where it says it is.
     pub addresses: Vec<SocketAddr>,
-    /// What it is called.
     pub name: Option<String>,
-    /// Its group.
     pub group: Option<String>,
     /// Whether it says it is alone in its cluster.
     pub is_fresh: bool,
-    /// Whether it is gone.
     pub is_lost: bool,
 }
 
 /// News of join exchanges.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum JoinEvent {
     /// A stranger asks; answer with [`crate::JoinEffect::Answer`].
     Asked {
-        /// Where the answer goes.
         exchange: ExchangeId,
         /// Who proved its key.
         node: NodeId,
-        /// From where.
         remote: SocketAddr,
         /// Whether that is this machine or a private network that it is on.
         is_near: bool,
@@ -366,12 +341,10 @@ pub enum JoinEvent {
         has_code: bool,
         /// The words that both sides have for this exchange; none unless it asks to become a member.
         words: String,
-        /// What it asks.
         ask: JoinAsk,
     },
     /// Our own question was answered by `with`, or by no one.
     Answered {
-        /// Whom we asked.
         with: NodeId,
         /// Where it proved its key; unspecified if nowhere.
         address: SocketAddr,
@@ -427,11 +400,8 @@ pub struct StartRequest {
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Question {
-    /// Which model is meant, who has it, and with which context it runs.
-    Resolve {
-        /// Its name or id.
-        model: String,
-    },
+    /// Which model is meant by a name or an id, who has it, and with which context it runs.
+    Resolve { model: String },
     /// Ask the coordinator, which may be this node.
     Coordinator(Box<ControlAsk>),
     /// Change who belongs to the cluster.
@@ -445,10 +415,7 @@ pub enum Question {
     /// Refuse a node that asks to join.
     Refuse { node: NodeId },
     /// Open this node's door for so long, or shut it.
-    Door {
-        /// For how long; shut if left out.
-        lasting: Option<Duration>,
-    },
+    Door { lasting: Option<Duration> },
     /// Every model some member has.
     Models,
     /// The same, after another look at this node's disk: a person has changed it.

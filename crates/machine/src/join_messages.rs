@@ -11,14 +11,13 @@ use crate::ActRefusal;
 
 /// What a stranger asks in a join exchange.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct JoinAsk {
     /// What it is called. Not to be trusted.
     pub name: String,
-    /// Its group.
     pub group: String,
     /// Where it listens.
     pub port: u16,
-    /// What it wants.
     pub what: JoinPurpose,
 }
 
@@ -40,18 +39,14 @@ pub enum JoinPurpose {
 
 /// The answer in a join exchange.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum JoinAnswer {
     /// You are a member now.
     Welcome(Box<Welcome>),
     /// Ask again soon: the answering node is about to join another itself, or is writing.
     Later,
     /// Ask this node instead.
-    Elsewhere {
-        /// The node.
-        node: NodeId,
-        /// Addresses of that node.
-        addresses: Vec<SocketAddr>,
-    },
+    Elsewhere { node: NodeId, addresses: Vec<SocketAddr> },
     /// The node is not let in.
     Refused(JoinRefusal),
     /// To [`JoinPurpose::Trust`]: entries in their encoding, each after what it follows; as many as the
@@ -59,7 +54,6 @@ pub enum JoinAnswer {
     Trust(Vec<Vec<u8>>),
     /// To [`JoinPurpose::Name`].
     Here {
-        /// What it is called.
         name: String,
         /// Whether it is alone in its cluster.
         fresh: bool,
@@ -68,6 +62,7 @@ pub enum JoinAnswer {
 
 /// Why a node is not let in.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum JoinRefusal {
     /// The asker is of another group.
     OtherGroup,
@@ -83,24 +78,15 @@ pub enum JoinRefusal {
         admins: Vec<String>,
     },
     /// The window is open, and the asker is on no private network of the answering node.
-    NotNear {
-        /// As above.
-        admins: Vec<String>,
-    },
+    NotNear { admins: Vec<String> },
     /// The answering node lets no one in.
-    NotAnAdmin {
-        /// Who does.
-        admins: Vec<String>,
-    },
+    NotAnAdmin { admins: Vec<String> },
     /// The window has shut while the asker was being let in.
     ShutMeanwhile,
     /// The answering node is moving to another cluster.
     Moving,
     /// As many nodes were let in as a log of trust takes.
-    Full {
-        /// So many.
-        max: u64,
-    },
+    Full { max: u64 },
     /// The answering node could not record the asker. Its own log says why.
     NotRecorded,
     /// The answering node has given out no code that counts still.

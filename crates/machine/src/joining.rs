@@ -178,28 +178,17 @@ pub enum JoiningOutput {
     /// says so then.
     Pull(NodeId),
     /// Somebody has sent entries of this cluster's log of trust: check them and take them in.
-    Entries {
-        from: NodeId,
-        /// In their encoding.
-        entries: Vec<Vec<u8>>,
-    },
+    Entries { from: NodeId, entries: Vec<Vec<u8>> },
     /// Replace the log of trust by that of another cluster, and forget the own placements. Answer
     /// [`Joining::moved_in`].
     MoveIn(Box<MoveIn>),
     /// What the view shows of joining has changed.
     Stale,
-    /// No one is found at an address of `--peer`: a person should know this until somebody is.
-    PeerSilent {
-        /// The address, as the person wrote it.
-        peer: String,
-        /// What to know.
-        text: String,
-    },
+    /// No one is found at an address of `--peer`, which is as the person wrote it: they should know this
+    /// until somebody is.
+    PeerSilent { peer: String, text: String },
     /// Somebody is, at last.
-    PeerFound {
-        /// The address, as the person wrote it.
-        peer: String,
-    },
+    PeerFound { peer: String },
 }
 
 /// The cluster that let this node in.

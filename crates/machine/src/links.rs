@@ -149,12 +149,11 @@ struct Peer {
 
 /// The last round trips over a data link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct RoundTrips {
-    /// Their median.
     pub median: Duration,
     /// Mean difference between one and the next.
     pub jitter: Duration,
-    /// How many these are.
     pub count: u32,
     /// Since the last one.
     pub age: Duration,

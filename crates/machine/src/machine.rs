@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage};
 use exo_cluster::{
-    Coordinator, CoordinatorConfig, CoordinatorInput, EngineId, HeldSteps, MessageKind, Speculation, State,
-    Undeliverable, Worker, WorkerConfig, WorkerInput,
+    Coordinator, CoordinatorInput, EngineId, HeldSteps, MessageKind, Speculation, State,
+    Undeliverable, Worker, WorkerInput,
 };
 use exo_membership::Membership;
 use exo_types::{Ancestors, Epoch, LogHead, NodeId, PlacementId, Time};
@@ -55,24 +55,19 @@ const SLEPT_MIN_S: u64 = 5;
 
 /// How much of everything a machine holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Counts {
     /// Sequences of this node's clients.
     pub drivers: usize,
     /// Schedulers of instances whose first stage is here.
     pub schedulers: usize,
-    /// Sequences in their queues.
     pub sequences_queued: usize,
-    /// Sequences that they run.
     pub sequences_running: usize,
     /// Sequences that the stages here hold, summed over stages.
     pub sequences_open: usize,
-    /// Engines asked for.
     pub engines: usize,
-    /// Fetches under way.
     pub fetches: usize,
-    /// Messages that wait for a link.
     pub held_messages: usize,
-    /// Writes without an answer.
     pub pending_writes: usize,
     /// Questions to the coordinator without an answer.
     pub asks: usize,
@@ -99,7 +94,7 @@ impl NodeMachine {
             membership_outputs: VecDeque::new(),
             membership_busy: false,
             coordinator: coordinator(&config, boot.state),
-            worker: Worker::new(WorkerConfig::default(), boot.samples.memory_bytes.iter().cloned().collect()),
+            worker: Worker::new(boot.samples.memory_bytes.iter().cloned().collect()),
             writes: Writes::default(),
             log: Log::new(boot.base, boot.ancestors, boot.entries, config.log),
             replication: Replication::default(),
@@ -742,8 +737,7 @@ impl NodeMachine {
 }
 
 fn coordinator(config: &MachineConfig, state: State) -> Coordinator {
-    let run = CoordinatorConfig { unload_idle_after: config.unload_idle_after, ..Default::default() };
-    Coordinator::new(config.me, run, state)
+    Coordinator::new(config.me, config.unload_idle_after, state)
 }
 
 fn membership(config: &MachineConfig, epoch: Option<Epoch>, now: Time) -> Membership {
@@ -751,7 +745,6 @@ fn membership(config: &MachineConfig, epoch: Option<Epoch>, now: Time) -> Member
         incarnation: config.incarnation,
         #[cfg(feature = "planted")]
         yields: config.planted == Some(crate::planted::Bug::YieldsToAnyone),
-        ..Default::default()
     };
     Membership::new(run, config.me, exo_membership::Persisted { epoch }, now)
 }

@@ -39,11 +39,8 @@ pub enum Notice {
         /// The four words both sides show.
         words: String,
     },
-    /// More strangers ask than a person would read of.
-    ManyAsk {
-        /// So many since the last such notice.
-        count: u32,
-    },
+    /// More strangers ask than a person would read of: so many since the last such notice.
+    ManyAsk { count: u32 },
     /// Another cluster's door is shut to this node.
     Refused {
         by: String,
@@ -52,10 +49,7 @@ pub enum Notice {
         words: String,
     },
     /// A cluster that this node left is there, and is not joined for that.
-    StaysAway {
-        /// Who is of it.
-        by: String,
-    },
+    StaysAway { by: String },
     /// A member is there.
     Up { name: String },
     /// A member is gone.

@@ -7,57 +7,37 @@ use exo_types::Epoch;
 /// A message whose counter is further ahead than this is refused: a broken peer cannot use up the counters.
 pub const EPOCH_JUMP_MAX: u64 = 1 << 20;
 
-/// The times of the protocol. The defaults meet the bounds of the design; tests shrink nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Between a coordinator and its members, and while no one leads.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
+/// Between two members that neither leads.
+pub(crate) const HEARTBEAT_IDLE: Duration = Duration::from_millis(500);
+/// Silence after which a node of the first kind is suspected.
+pub(crate) const SUSPECT: Duration = Duration::from_millis(1000);
+/// Silence after which a node of the second kind is suspected.
+pub(crate) const SUSPECT_IDLE: Duration = Duration::from_millis(2000);
+/// Silence after which a suspected node is lost.
+pub const DECLARE: Duration = Duration::from_millis(4000);
+/// The same from its last message on, for a node that gives signs of life on its data link all the while:
+/// time enough for another control link, dialled over another transport.
+pub const DECLARE_WITHOUT_MESSAGE: Duration = Duration::from_millis(10_000);
+/// Time after a reset in which a message or a new connection clears the node.
+pub const DECLARE_AFTER_RESET: Duration = Duration::from_millis(1500);
+/// How long a starting or joining node waits for members it has never heard.
+pub const PATIENCE: Duration = Duration::from_millis(3000);
+/// How long the second-best candidate waits for the best to claim, the third-best for the second-best, …
+pub(crate) const STAGGER: Duration = Duration::from_millis(600);
+/// Least time between two announcements by one coordinator.
+pub(crate) const EPOCH_AGE_MIN: Duration = Duration::from_millis(1000);
+
+/// This run of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Config {
     /// Differs from one run of the process to the next, for example its start in milliseconds since 1970. A
     /// peer that comes back with another number has forgotten everything it held.
     pub incarnation: u64,
-    /// Between a coordinator and its members, and while no one leads.
-    pub heartbeat: Duration,
-    /// Between two members that neither leads.
-    pub heartbeat_idle: Duration,
-    /// Silence after which a node of the first kind is suspected.
-    pub suspect: Duration,
-    /// Silence after which a node of the second kind is suspected.
-    pub suspect_idle: Duration,
-    /// Silence after which a suspected node is lost.
-    pub declare: Duration,
-    /// The same from its last message on, for a node that gives signs of life on its data link all the while:
-    /// time enough for another control link, dialled over another transport.
-    pub declare_without_message: Duration,
-    /// Time after a reset in which a message or a new connection clears the node.
-    pub declare_after_reset: Duration,
-    /// How long a starting or joining node waits for members it has never heard.
-    pub patience: Duration,
-    /// How long the second-best candidate waits for the best to claim, the third-best for the second-best, …
-    pub stagger: Duration,
-    /// Least time between two announcements by one coordinator.
-    pub epoch_age_min: Duration,
     /// A planted bug: a majority of followers keeps no lead.
     #[cfg(feature = "planted")]
     pub yields: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        let ms = Duration::from_millis;
-        Self {
-            incarnation: 0,
-            heartbeat: ms(250),
-            heartbeat_idle: ms(500),
-            suspect: ms(1000),
-            suspect_idle: ms(2000),
-            declare: ms(4000),
-            declare_without_message: ms(10_000),
-            declare_after_reset: ms(1500),
-            patience: ms(3000),
-            stagger: ms(600),
-            epoch_age_min: ms(1000),
-            #[cfg(feature = "planted")]
-            yields: false,
-        }
-    }
 }
 
 /// What a node remembers between runs.

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use exo_types::{Epoch, Time};
 
+use crate::config::{
+    DECLARE, DECLARE_AFTER_RESET, DECLARE_WITHOUT_MESSAGE, PATIENCE, SUSPECT, SUSPECT_IDLE,
+};
 use crate::message::{Rank, Role};
-use crate::{Config, LossReason, NodeStatus};
+use crate::{LossReason, NodeStatus};
 
 /// From a reset to a refusal that belongs to it.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
@@ -145,21 +148,21 @@ impl Peer {
     }
 
     /// Applies the time passed. `close` is whether the two exchange heartbeats at the fast rate.
-    pub fn advance(&mut self, now: Time, close: bool, c: &Config) {
+    pub fn advance(&mut self, now: Time, close: bool) {
         self.status = match self.status {
-            NodeStatus::Unseen if now >= self.heard + c.patience + c.declare_after_reset => {
+            NodeStatus::Unseen if now >= self.heard + PATIENCE + DECLARE_AFTER_RESET => {
                 NodeStatus::Lost(LossReason::NeverSeen)
             }
             NodeStatus::Alive | NodeStatus::Suspected => match () {
                 () if self.refused => NodeStatus::Lost(LossReason::Refused),
-                () if self.reset.is_some_and(|at| now >= at + c.declare_after_reset) => {
+                () if self.reset.is_some_and(|at| now >= at + DECLARE_AFTER_RESET) => {
                     NodeStatus::Lost(LossReason::Reset)
                 }
-                () if now >= self.silent_at(c) => NodeStatus::Lost(LossReason::Silent),
-                () if now >= self.heard + c.declare_without_message => {
+                () if now >= self.silent_at() => NodeStatus::Lost(LossReason::Silent),
+                () if now >= self.heard + DECLARE_WITHOUT_MESSAGE => {
                     NodeStatus::Lost(LossReason::NoMessage)
                 }
-                () if self.reset.is_some() || now >= self.suspected_at(close, c) => NodeStatus::Suspected,
+                () if self.reset.is_some() || now >= self.suspected_at(close) => NodeStatus::Suspected,
                 () => NodeStatus::Alive,
             },
             other => other,
@@ -171,24 +174,24 @@ impl Peer {
 
     /// When it has been silent for so long that it is suspected. A data link that has nothing to carry gives
     /// a sign each second only.
-    fn suspected_at(&self, close: bool, c: &Config) -> Time {
-        let said = self.heard + if close { c.suspect } else { c.suspect_idle };
-        self.sign.map_or(said, |sign| said.max(sign + c.suspect_idle))
+    fn suspected_at(&self, close: bool) -> Time {
+        let said = self.heard + if close { SUSPECT } else { SUSPECT_IDLE };
+        self.sign.map_or(said, |sign| said.max(sign + SUSPECT_IDLE))
     }
 
     /// When it has been silent for too long on both links.
-    fn silent_at(&self, c: &Config) -> Time {
-        self.sign.map_or(self.heard, |sign| sign.max(self.heard)) + c.declare
+    fn silent_at(&self) -> Time {
+        self.sign.map_or(self.heard, |sign| sign.max(self.heard)) + DECLARE
     }
 
     /// When `advance` may next change something.
-    pub fn deadline(&self, close: bool, c: &Config) -> Option<Time> {
-        let lost_at = || self.silent_at(c).min(self.heard + c.declare_without_message);
+    pub fn deadline(&self, close: bool) -> Option<Time> {
+        let lost_at = || self.silent_at().min(self.heard + DECLARE_WITHOUT_MESSAGE);
         match self.status {
-            NodeStatus::Unseen => Some(self.heard + c.patience + c.declare_after_reset),
-            NodeStatus::Alive => Some(self.suspected_at(close, c).min(lost_at())),
+            NodeStatus::Unseen => Some(self.heard + PATIENCE + DECLARE_AFTER_RESET),
+            NodeStatus::Alive => Some(self.suspected_at(close).min(lost_at())),
             NodeStatus::Suspected => {
-                Some(self.reset.map_or(lost_at(), |at| lost_at().min(at + c.declare_after_reset)))
+                Some(self.reset.map_or(lost_at(), |at| lost_at().min(at + DECLARE_AFTER_RESET)))
             }
             NodeStatus::Lost(_) => None,
         }
@@ -216,7 +219,6 @@ mod tests {
     #[test]
     fn a_message_that_was_on_its_way_does_not_take_a_death_back() {
         let at = Time::from_millis;
-        let config = Config::default();
         let status = |refusals: &[u64], heard: u64| {
             let mut peer = Peer::new(at(0));
             peer.link_up(at(0));
@@ -229,7 +231,7 @@ mod tests {
                 peer.hear(at(heard));
             }
             refusals.for_each(|ms| peer.refused(at(*ms)));
-            peer.advance(at(1500), true, &config);
+            peer.advance(at(1500), true);
             peer.status
         };
         assert_eq!(status(&[1002], 0), NodeStatus::Alive);
@@ -240,7 +242,7 @@ mod tests {
     /// What it counts as at the end of each second without a message, if its data link gives signs of life in
     /// so many of these seconds and its connection is reset at the end of one.
     fn by_second(signs: u64, reset: Option<u64>) -> Vec<NodeStatus> {
-        let (at, config) = (|s: u64, ms: u64| Time::from_millis(1000 * s + ms), Config::default());
+        let at = |s: u64, ms: u64| Time::from_millis(1000 * s + ms);
         let mut peer = Peer::new(at(0, 0));
         peer.hear(at(0, 0));
         let second = |s: u64| {
@@ -250,7 +252,7 @@ mod tests {
             if reset == Some(s) {
                 peer.link_reset(at(s, 0));
             }
-            peer.advance(at(s, 0), true, &config);
+            peer.advance(at(s, 0), true);
             peer.status
         };
         (1..=11).map(second).collect()

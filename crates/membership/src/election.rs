@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use exo_types::{Epoch, NodeId, Time};
 
+use crate::config::{PATIENCE, STAGGER};
 use crate::detector::Peer;
 use crate::machine::{ElectionState, Membership};
 use crate::message::{Body, Rank, Role};
@@ -12,10 +13,10 @@ use crate::{NodeStatus, Output};
 impl Membership {
     /// Applies the time passed: detectors, then whoever leads.
     pub(crate) fn advance(&mut self) {
-        let (now, config) = (self.now, self.config);
+        let now = self.now;
         let close = self.close_to();
         for (node, peer) in &mut self.peers {
-            peer.advance(now, close.is_none_or(|c| c == *node), &config);
+            peer.advance(now, close.is_none_or(|c| c == *node));
         }
         if self.election == ElectionState::Following {
             let status = self.coordinator().and_then(|c| self.peers.get(&c)).map(|p| p.status);
@@ -59,13 +60,13 @@ impl Membership {
         let better = u32::try_from(better).unwrap_or(u32::MAX);
         // Whoever has entries that this node lacks gets time enough for a slow disk.
         let lacks = said().any(|(node, theirs)| theirs.log > rank.log && !self.is_distrusted(node));
-        let patience = if lacks { self.config.patience } else { Duration::ZERO };
-        clear_since + patience + self.config.stagger.saturating_mul(better)
+        let patience = if lacks { PATIENCE } else { Duration::ZERO };
+        clear_since + patience + STAGGER.saturating_mul(better)
     }
 
     /// No one alive is led or leads, and no one's fate is open.
     fn may_claim(&self) -> bool {
-        let patient = self.now.since(self.waiting_since) < self.config.patience;
+        let patient = self.now.since(self.waiting_since) < PATIENCE;
         let is_other = self.peers.values().any(|peer| peer.status == NodeStatus::Alive);
         (self.now >= self.claims_from || !is_other)
             && self.peers.values().all(|peer| match peer.status {

@@ -8,6 +8,7 @@ use crate::{LogEnd, LossReason, Message};
 
 /// What happened.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Input {
     /// Time passed. At the latest at the last [`Output::WakeAt`]; more often does no harm.
     Tick,
@@ -27,12 +28,7 @@ pub enum Input {
     /// suspicion and loss, though not for ever.
     Signs(Vec<(NodeId, Time)>),
     /// A member said something. `from` is whom the transport authenticated.
-    Message {
-        /// The member that sent it.
-        from: NodeId,
-        /// The message.
-        message: Message,
-    },
+    Message { from: NodeId, message: Message },
     /// This node's standing in elections changed.
     LocalFacts {
         /// Running instances this node serves: all of the cluster's on the coordinator, else those with a
@@ -58,12 +54,7 @@ pub enum Input {
     /// A member has entries that this coordinator lacks: it leads in a new epoch, which begins with them.
     Renew,
     /// What this member says as coordinator cannot be: it is not followed until then.
-    Distrust {
-        /// The member that is not followed.
-        node: NodeId,
-        /// For how long.
-        until: Time,
-    },
+    Distrust { node: NodeId, until: Time },
 }
 
 /// What to do, in this order.
@@ -83,11 +74,7 @@ pub enum Output {
     /// The node is gone with everything it held. If it returns, a `NodeUp` follows.
     NodeLost { node: NodeId, reason: LossReason },
     /// Follow this coordinator and refuse commands of lower epochs. Also said to the coordinator itself.
-    CoordinatorChanged {
-        epoch: Epoch,
-        /// Its coordinator: `epoch.key`.
-        coordinator: NodeId,
-    },
+    CoordinatorChanged { epoch: Epoch, coordinator: NodeId },
     /// No one leads, as far as this node can see. Commands of this epoch may still be in flight.
     CoordinatorLost { epoch: Epoch },
     /// This node leads from now on, under this epoch. Said again with a higher epoch when halves merge.

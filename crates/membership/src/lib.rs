@@ -28,7 +28,9 @@ mod meeting;
 mod message;
 mod report;
 
-pub use config::{Config, EPOCH_JUMP_MAX, Persisted};
+pub use config::{
+    Config, DECLARE, DECLARE_AFTER_RESET, DECLARE_WITHOUT_MESSAGE, EPOCH_JUMP_MAX, PATIENCE, Persisted,
+};
 pub use io::{Input, Output};
 pub use machine::Membership;
 pub use message::{Body, Heartbeat, LogEnd, LossReason, Message, MessageError, NodeStatus, Rank, Role};

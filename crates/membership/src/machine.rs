@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use exo_types::{Epoch, NodeId, Time};
 
-use crate::config::EPOCH_JUMP_MAX;
+use crate::config::{EPOCH_JUMP_MAX, HEARTBEAT_IDLE};
 use crate::detector::{Peer, SenderProcess};
 use crate::epoch_write::EpochWrite;
 use crate::message::{Body, Message, Role};
@@ -179,9 +179,8 @@ impl Membership {
 
     fn pass_time(&mut self, now: Time) {
         let gap = now.since(self.now);
-        let slack = self.config.heartbeat_idle;
         if gap > FROZEN {
-            self.stood_still(gap, gap.saturating_sub(slack));
+            self.stood_still(gap, gap.saturating_sub(HEARTBEAT_IDLE));
         }
         self.now = self.now.max(now);
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use exo_types::{Epoch, NodeId};
 
 use crate::NodeStatus;
+use crate::config::{DECLARE, EPOCH_AGE_MIN};
 use crate::detector::LastHeartbeat;
 use crate::machine::{ElectionState, Membership};
 use crate::message::{Heartbeat, Role};
@@ -92,10 +93,9 @@ impl Membership {
     /// Whether a later epoch goes on out of this node's sight while nobody follows this one any more. (With
     /// followers it goes on until the two leaders can hear each other.)
     fn is_left_over(&self, from: NodeId, said: LastHeartbeat) -> bool {
-        let config = &self.config;
         let lives = |node| self.peers.get(&node).is_some_and(|p| p.status == NodeStatus::Alive);
         let long_heard =
-            self.peers.get(&from).is_some_and(|p| self.now.since(p.alive_since) >= config.declare);
+            self.peers.get(&from).is_some_and(|p| self.now.since(p.alive_since) >= DECLARE);
         self.follower_count() == 0 && long_heard && said.epoch.is_some_and(|e| !lives(e.key))
     }
 
@@ -138,7 +138,7 @@ impl Membership {
     /// flight.
     pub(crate) fn raise_epoch(&mut self, theirs: Option<Epoch>) {
         if let ElectionState::Leading { since } = self.election
-            && self.now.since(since) >= self.config.epoch_age_min
+            && self.now.since(since) >= EPOCH_AGE_MIN
         {
             self.claim(theirs.map_or(0, |e| e.counter));
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use exo_types::{NodeId, Time};
 
+use crate::config::{HEARTBEAT, HEARTBEAT_IDLE, PATIENCE};
 use crate::detector::Peer;
 use crate::machine::{ElectionState, Membership};
 use crate::message::{Body, Heartbeat, Role};
@@ -89,7 +90,7 @@ impl Membership {
 
     fn interval(&self, node: NodeId) -> Duration {
         let close = self.close_to().is_none_or(|c| c == node);
-        if close { self.config.heartbeat } else { self.config.heartbeat_idle }
+        if close { HEARTBEAT } else { HEARTBEAT_IDLE }
     }
 
     /// Everybody hears the next heartbeat now.
@@ -102,7 +103,7 @@ impl Membership {
     /// Everybody just heard from this node.
     pub(crate) fn beaten(&mut self) {
         for peer in self.peers.values_mut().filter(|p| p.linked) {
-            peer.next_beat = self.now + self.config.heartbeat;
+            peer.next_beat = self.now + HEARTBEAT;
         }
     }
 
@@ -121,12 +122,12 @@ impl Membership {
     pub(crate) fn wake(&mut self) {
         let close = self.close_to();
         let peers = self.peers.iter().flat_map(|(node, peer)| {
-            let deadline = peer.deadline(close.is_none_or(|c| c == *node), &self.config);
+            let deadline = peer.deadline(close.is_none_or(|c| c == *node));
             [deadline, Some(peer.next_beat).filter(|_| peer.linked)]
         });
         let claim = match self.election {
             ElectionState::Seeking { clear_since: Some(since) } => Some(self.claim_at(since)),
-            ElectionState::Seeking { clear_since: None } => Some(self.waiting_since + self.config.patience),
+            ElectionState::Seeking { clear_since: None } => Some(self.waiting_since + PATIENCE),
             _ => None,
         };
         let later = |at: &Time| *at > self.now;

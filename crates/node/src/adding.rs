@@ -51,14 +51,20 @@ async fn add_and_open(
         Ok::<_, LibraryError>((record, is_new))
     });
     let (record, is_new) = added.await??;
-    if let Err(error) = library.open(record.id, &[]).await {
+    open_once(library, record.id, is_new).await?;
+    Ok(record)
+}
+
+/// Opens a model that has come, so that one that cannot run is refused.
+pub async fn open_once(library: &Library, id: ModelId, is_new: bool) -> Result<(), LibraryError> {
+    if let Err(error) = library.open(id, &[]).await {
         // One that was listed before stays: it may be the disk that fails.
         if is_new {
-            let _ = library.store().forget(record.id);
+            let _ = library.store().forget(id);
         }
         return Err(error);
     }
     // This node may never be asked for it: its vocabulary is read again when it is.
-    library.release(record.id);
-    Ok(record)
+    library.release(id);
+    Ok(())
 }

@@ -614,9 +614,7 @@ async fn keep(
 
 #[cfg(test)]
 mod tests {
-    use exo_store::Store;
-
-    use super::testing::FakeMember;
+    use super::testing::{FakeMember, all_chunks, chunks, demo_and_copy};
     use super::*;
 
     /// Chunks of the demo model from a member that refuses some and sends others wrong: what came of asking
@@ -626,10 +624,7 @@ mod tests {
         is_wrong: fn(u32) -> bool,
     ) -> (Result<(), FetchError>, Vec<u32>, RefusedChunks) {
         let folder = tempfile::tempdir().unwrap();
-        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
-        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let (from, partial) = demo_and_copy(folder.path());
         let member = FakeMember::start(move |ask| {
             let Ask::Chunk { model, chunk } = ask else { return (KIND_REFUSED, b"no chunk".to_vec()) };
             let mut bytes = from.read_chunk(model, chunk).unwrap();
@@ -638,16 +633,21 @@ mod tests {
             }
             if is_refused(chunk.index) { (KIND_REFUSED, b"damaged".to_vec()) } else { (KIND_BYTES, bytes) }
         });
-        let member = member.await;
-        let all: Vec<ChunkRef> =
-            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
-        let mut refused = RefusedChunks::default();
-        let mut fetcher = member.dialled().await;
-        let all = SharedChunks::new(&all);
-        let note = &mut |chunk, error| refused.note(Instant::now(), chunk, error);
-        let of = AskedOf::Model(partial.id());
-        let fetched = fetcher.chunks(&partial, &all.whole(), of, note, &mut |_| {}).await;
+        let (fetched, refused) = asked_for(&partial, &all_chunks(&partial), member.await).await;
         (fetched, partial.held_chunks().iter().map(|chunk| chunk.index).collect(), refused)
+    }
+
+    /// Asks the member for these chunks: what came of that, and which it did not give.
+    async fn asked_for(
+        partial: &Arc<PartialModel>,
+        wanted: &[ChunkRef],
+        member: FakeMember,
+    ) -> (Result<(), FetchError>, RefusedChunks) {
+        let (mut refused, mut fetcher) = (RefusedChunks::default(), member.dialled().await);
+        let (all, of) = (SharedChunks::new(wanted), AskedOf::Model(partial.id()));
+        let note = &mut |chunk, error| refused.note(Instant::now(), chunk, error);
+        let fetched = fetcher.chunks(partial, &all.whole(), of, note, &mut |_| {}).await;
+        (fetched, refused)
     }
 
     #[tokio::test]
@@ -668,18 +668,10 @@ mod tests {
         assert_eq!(held.len(), 24, "{held:?}");
     }
 
-    /// The demo model as it is to come: nothing of it is there.
-    fn expected(folder: &std::path::Path) -> Arc<PartialModel> {
-        let (from, _) = Store::open(&folder.join("from")).unwrap();
-        let (to, _) = Store::open(&folder.join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        to.prepare(&from.manifest(id).unwrap()).unwrap()
-    }
-
     #[tokio::test]
     async fn more_runs_of_chunks_than_a_member_may_want_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let partial = expected(folder.path());
+        let (_, partial) = demo_and_copy(folder.path());
         let run = ChunkRun { first: ChunkRef { file: 0, index: 0 }, count: 1 };
         for (runs, is_taken) in [(WANTED_RUNS_MAX, true), (WANTED_RUNS_MAX + 1, false)] {
             let lists = (partial.held(), Vec::<ChunkRef>::new(), vec![run; runs]);
@@ -693,7 +685,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_that_is_longer_than_what_was_asked_for_is_refused_by_its_head() {
         let folder = tempfile::tempdir().unwrap();
-        let partial = expected(folder.path());
+        let (_, partial) = demo_and_copy(folder.path());
         let (model, state) = (partial.id(), Sha256State::default());
         let longest = 2 * LOG_ANSWER_BYTES_MAX + 1;
         let member = FakeMember::start(move |_| (KIND_BYTES, vec![0; longest])).await;
@@ -728,20 +720,13 @@ mod tests {
     #[tokio::test]
     async fn of_answers_in_another_order_than_that_of_the_questions_nothing_is_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let partial = expected(folder.path());
-        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
+        let (from, partial) = demo_and_copy(folder.path());
         let member = FakeMember::start(move |ask| {
             let Ask::Chunk { model, chunk } = ask else { return (KIND_REFUSED, b"no chunk".to_vec()) };
             let other = ChunkRef { file: 0, index: chunk.index ^ 1 };
             (KIND_BYTES, from.read_chunk(model, other).unwrap())
         });
-        let member = member.await;
-        let all: Vec<ChunkRef> = (0..20).map(|index| ChunkRef { file: 0, index }).collect();
-        let (mut refused, mut fetcher) = (RefusedChunks::default(), member.dialled().await);
-        let all = SharedChunks::new(&all);
-        let note = &mut |chunk, error| refused.note(Instant::now(), chunk, error);
-        let of = AskedOf::Model(partial.id());
-        let fetched = fetcher.chunks(&partial, &all.whole(), of, note, &mut |_| {}).await;
+        let (fetched, _) = asked_for(&partial, &chunks(0..20), member.await).await;
         assert!(matches!(fetched, Err(FetchError::TooManyRefused { .. })), "{fetched:?}");
         assert_eq!(partial.held_bytes(), 0);
     }

@@ -491,29 +491,25 @@ fn pulled_kinds(manifest: &Manifest) -> Vec<PeerKind> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use exo_hub::{CHUNK_BYTES, Settings};
     use exo_mock_hub::{Faults, MockHub, Repository};
     use exo_store::{HubSource, Store};
+    use exo_types::ModelId;
 
     use super::*;
-    use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_SILENT};
+    use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_SILENT, all_chunks, chunks, demo_and_copy};
     use crate::bulk::{Ask, ChunkRun, KIND_BYTES, KIND_REFUSED};
     use crate::host::SystemHost;
 
     /// All that a holder has in the end, and what it has after it has found that chunk damaged.
-    fn lists(
-        folder: &std::path::Path,
-        from: &Store,
-        id: exo_types::ModelId,
-        damaged: ChunkRef,
-    ) -> [Vec<u8>; 2] {
+    fn lists(folder: &Path, from: &Store, id: ModelId, damaged: ChunkRef) -> [Vec<u8>; 2] {
         let (holder, _) = Store::open(folder).unwrap();
         let partial = holder.prepare(&from.manifest(id).unwrap()).unwrap();
         let write = |chunk| partial.write_chunk(chunk, &from.read_chunk(id, chunk).unwrap()).unwrap();
-        let all = (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index });
-        all.filter(|chunk| *chunk != damaged).for_each(write);
+        all_chunks(&partial).into_iter().filter(|chunk| *chunk != damaged).for_each(write);
         let without = partial.held();
         write(damaged);
         [partial.held(), without]
@@ -529,12 +525,9 @@ mod tests {
     #[tokio::test]
     async fn a_chunk_that_a_member_refused_and_repaired_is_taken_from_it_in_the_same_fetch() {
         let folder = tempfile::tempdir().unwrap();
-        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
-        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let (from, partial) = demo_and_copy(folder.path());
         let damaged = ChunkRef { file: 0, index: 10 };
-        let [whole, without] = lists(&folder.path().join("holder"), &from, id, damaged);
+        let [whole, without] = lists(&folder.path().join("holder"), &from, partial.id(), damaged);
         let counts = Arc::new((AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false)));
         let counted = counts.clone();
         let member = FakeMember::start(move |ask| {
@@ -560,10 +553,9 @@ mod tests {
         });
         let member = member.await;
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
-        let holders = [Holder { node: member.node, addresses: vec![member.address] }];
+        let holders = [member.holder()];
         let obtaining = Obtaining::new(&member.own, &hub, &partial, (&holders, &[]), &|_, _| {});
-        let all: Vec<ChunkRef> =
-            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+        let all = all_chunks(&partial);
         obtaining.run(&all, &mut |_| {}).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));
         assert_eq!(counts.0.load(Ordering::SeqCst), 2, "it is asked once more");
@@ -573,11 +565,9 @@ mod tests {
     /// how many there are, and how long that took.
     async fn asked_of<const N: usize>(takes_ms: [u64; N]) -> ([usize; N], usize, Duration) {
         let folder = tempfile::tempdir().unwrap();
-        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
-        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
-        let [whole, _] = lists(&folder.path().join("holder"), &from, id, ChunkRef { file: 0, index: 10 });
+        let (from, partial) = demo_and_copy(folder.path());
+        let last = ChunkRef { file: 0, index: 10 };
+        let [whole, _] = lists(&folder.path().join("holder"), &from, partial.id(), last);
         let (from, asked) = (Arc::new(from), Arc::new([const { AtomicUsize::new(0) }; N]));
         let answer = |number: usize| -> FakeAnswer {
             let (from, asked, whole) = (from.clone(), asked.clone(), whole.clone());
@@ -594,11 +584,9 @@ mod tests {
         let answers = answers.map(|(at, ms)| (answer(at), Duration::from_millis(*ms))).collect();
         let members = FakeMember::start_each(answers).await;
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
-        let holders: Vec<Holder> =
-            members.iter().map(|m| Holder { node: m.node, addresses: vec![m.address] }).collect();
+        let holders: Vec<Holder> = members.iter().map(FakeMember::holder).collect();
         let obtaining = Obtaining::new(&members[0].own, &hub, &partial, (&holders, &[]), &|_, _| {});
-        let all: Vec<ChunkRef> =
-            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+        let all = all_chunks(&partial);
         let (begun, mut stored) = (Instant::now(), 0);
         let mut note = |news| stored += usize::from(matches!(news, FetchProgress::Stored(_)));
         obtaining.run(&all, &mut note).await.unwrap();
@@ -634,7 +622,7 @@ mod tests {
 
     /// What a member says to have of the demo model by then: these chunks, from a number of looks on.
     fn list_from(
-        (folder, from, id): (&std::path::Path, &Store, exo_types::ModelId),
+        (folder, from, id): (&Path, &Store, ModelId),
         name: &str,
         (chunk, looks): (u32, usize),
     ) -> impl Fn() -> (u8, Vec<u8>) + Send + Sync + use<> {
@@ -654,10 +642,8 @@ mod tests {
     /// chunks was here, and how many counted by then.
     async fn came_of(members: &[((u32, usize), u64)]) -> (Duration, usize) {
         let folder = tempfile::tempdir().unwrap();
-        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
-        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        let (partial, from) = (to.prepare(&from.manifest(id).unwrap()).unwrap(), Arc::new(from));
+        let (from, partial) = demo_and_copy(folder.path());
+        let (from, id) = (Arc::new(from), partial.id());
         let answers = members.iter().enumerate().map(|(number, (has, takes_ms))| {
             let list = list_from((folder.path(), &from, id), &format!("member {number}"), *has);
             let from = from.clone();
@@ -669,7 +655,7 @@ mod tests {
             (answer, Duration::from_millis(*takes_ms))
         });
         let fakes = FakeMember::start_each(answers.collect()).await;
-        let holders: Vec<Holder> = fakes.iter().map(holder).collect();
+        let holders: Vec<Holder> = fakes.iter().map(FakeMember::holder).collect();
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
         let wanted: BTreeSet<u32> = members.iter().map(|((chunk, _), _)| *chunk).collect();
         let all: Vec<ChunkRef> = wanted.iter().map(|index| ChunkRef { file: 0, index: *index }).collect();
@@ -706,11 +692,8 @@ mod tests {
     #[tokio::test]
     async fn what_a_member_has_got_meanwhile_does_not_wait_for_a_slow_one() {
         let folder = tempfile::tempdir().unwrap();
-        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
-        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
-        let all = chunks(0..partial.manifest().chunk_count(0));
+        let (from, partial) = demo_and_copy(folder.path());
+        let (id, all) = (partial.id(), all_chunks(&partial));
         let list = |name: &str, has: fn(u32) -> bool| {
             let (holder, _) = Store::open(&folder.path().join(name)).unwrap();
             let held = holder.prepare(&from.manifest(id).unwrap()).unwrap();
@@ -740,7 +723,7 @@ mod tests {
         let answers = vec![(slow, Duration::from_secs(4)), (other, Duration::from_millis(5))];
         let members = FakeMember::start_each(answers).await;
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.path().join("node")));
-        let holders: Vec<Holder> = members.iter().map(holder).collect();
+        let holders: Vec<Holder> = members.iter().map(FakeMember::holder).collect();
         let mut last = None;
         let mut note = |news| {
             if let FetchProgress::From(member, _) = news {
@@ -783,7 +766,7 @@ mod tests {
 
     /// A node that asks this hub, with these chunks of the model.
     fn node(
-        folder: &std::path::Path,
+        folder: &Path,
         manifest: &Manifest,
         mock: &MockHub,
         held: std::ops::Range<u32>,
@@ -796,10 +779,6 @@ mod tests {
         let hub = Arc::new(HubBytes::new(Arc::new(SystemHost), folder.join("node")));
         hub.use_settings(partial.id(), Settings::of(&mock.endpoint()).unwrap());
         (partial, hub)
-    }
-
-    fn chunks(indices: std::ops::Range<u32>) -> Vec<ChunkRef> {
-        indices.map(|index| ChunkRef { file: 0, index }).collect()
     }
 
     fn bytes_of(manifest: &Manifest, chunk: ChunkRef) -> &'static [u8] {
@@ -823,10 +802,6 @@ mod tests {
         })
     }
 
-    fn holder(member: &FakeMember) -> Holder {
-        Holder { node: member.node, addresses: vec![member.address] }
-    }
-
     fn assert_here(partial: &PartialModel, wanted: &[ChunkRef]) {
         for chunk in wanted {
             assert!(partial.read_chunk(*chunk).unwrap() == bytes_of(partial.manifest(), *chunk), "{chunk}");
@@ -841,7 +816,7 @@ mod tests {
         let count = manifest.chunk_count(0);
         let answer = answering(&node(other.path(), &manifest, &mock, 0..count / 2));
         let member = FakeMember::start_all(vec![answer], Duration::from_millis(15)).await.remove(0);
-        let holders = [holder(&member)];
+        let holders = [member.holder()];
         let (mut is_of_member, mut came) = (false, Vec::new());
         let mut note = |news| match news {
             FetchProgress::From(..) => is_of_member = true,
@@ -874,7 +849,7 @@ mod tests {
                 ask => honest(ask),
             });
             let (member, begun) = (member.await, Instant::now());
-            let holders = [holder(&member)];
+            let holders = [member.holder()];
             let obtaining = Obtaining::new(&member.own, &hub, &partial, (&holders, &[]), &|_, _| {});
             obtaining.run(&chunks(0..count), &mut |_| {}).await.unwrap();
             assert_here(&partial, &chunks(0..count));
@@ -918,7 +893,7 @@ mod tests {
         let (nodes, members, wanted) = (&nodes, &members, &wanted);
         let fetch = |at: usize| async move {
             let (other, (partial, hub)) = (&members[1 - at], &nodes[at]);
-            let holders = [holder(other)];
+            let holders = [other.holder()];
             let obtaining = Obtaining::new(&other.own, hub, partial, (&holders, &[]), &|_, _| {});
             obtaining.run(&wanted[at], &mut |_| {}).await
         };
@@ -948,7 +923,7 @@ mod tests {
             _ => (KIND_REFUSED, b"not known".to_vec()),
         });
         let member = member.await;
-        let (members, all) = ([holder(&member)], chunks(0..manifest.chunk_count(0)));
+        let (members, all) = ([member.holder()], chunks(0..manifest.chunk_count(0)));
         let obtaining = Obtaining::new(&member.own, &hub, &partial, (&[], &members), &|_, _| {});
         obtaining.run(&all, &mut |_| {}).await.unwrap();
         assert_here(&partial, &all);
@@ -963,7 +938,7 @@ mod tests {
         let (partial, _) = node(folder.path(), &manifest, &mock, 0..0);
         let none = postcard::to_allocvec(&None::<(Vec<u8>, Vec<u8>)>).unwrap();
         let member = FakeMember::start(move |_| (KIND_BYTES, none.clone())).await;
-        let (of_member, lister) = (holder(&member), Lister::default());
+        let (of_member, lister) = (member.holder(), Lister::default());
         // More files than a member serves channels of one other.
         let kinds = (0..40).map(|file| PeerKind::Pulled { file, sha256: [7; 32] });
         let peers: Vec<_> = kinds.map(|kind| Peer::new(&of_member, kind, &lister)).collect();

@@ -366,12 +366,6 @@ impl PartialModel {
         self.state().held.bytes()
     }
 
-    /// Whether every chunk is held.
-    #[cfg(test)]
-    pub fn is_complete(&self) -> bool {
-        self.is_complete_in(&self.state())
-    }
-
     /// Makes what was written durable. Also happens every few chunks and on drop.
     pub fn flush(&self) -> Result<(), StoreError> {
         let _turn = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);

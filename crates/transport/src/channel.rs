@@ -9,16 +9,14 @@ use crate::frame::{FrameLimits, FrameReader, FrameWriter};
 use crate::join::JoinChannel;
 
 /// An open channel to a member that proved its key.
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Channel {
     /// Who is at the other end.
     pub peer: NodeId,
-    /// From where.
     pub remote: SocketAddr,
     /// The address of this machine that it runs over, where the system tells.
     pub local: Option<IpAddr>,
-    /// Over what.
     pub via: Transport,
-    /// Whether this side dialled.
     pub initiator: bool,
     /// What the dialler wants of it, by the upper layer's table.
     pub purpose: u8,

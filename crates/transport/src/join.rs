@@ -40,12 +40,11 @@ pub(crate) trait RawDuplex: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> RawDuplex for T {}
 
 /// A join exchange with a node that proved its key and nothing else. Dropping it hangs up.
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct JoinChannel {
     /// The other side's proven key.
     pub peer: NodeId,
-    /// From where.
     pub remote: SocketAddr,
-    /// Whether this side dialled.
     pub initiator: bool,
     stream: Box<dyn RawDuplex>,
     exporter: [u8; 32],

@@ -1,16 +1,12 @@
 //! What sockets are told, which differs from system to system.
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod linux;
-#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
-mod plain;
+#[cfg(not(windows))]
+mod unix;
 #[cfg(windows)]
 mod windows;
 
-#[cfg(any(target_os = "linux", target_os = "android"))]
-pub(crate) use linux::{notice_silence, share_port_with_the_past};
-#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
-pub(crate) use plain::{notice_silence, share_port_with_the_past};
+#[cfg(not(windows))]
+pub(crate) use unix::{notice_silence, share_port_with_the_past};
 #[cfg(windows)]
 pub(crate) use windows::{notice_silence, share_port_with_the_past};
 

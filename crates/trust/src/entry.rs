@@ -66,16 +66,9 @@ pub enum Act {
     /// A member may sign entries no more.
     Dismiss { node: NodeId },
     /// A node is a member no more, and never again.
-    Remove {
-        node: NodeId,
-        /// Why, to be displayed.
-        reason: String,
-    },
+    Remove { node: NodeId, reason: String },
     /// Until when strangers nearby join on sight, in seconds since 1970; 0 shuts the window for good.
-    Window {
-        /// Until when.
-        until_unix_s: u64,
-    },
+    Window { until_unix_s: u64 },
 }
 
 impl Act {

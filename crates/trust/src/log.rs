@@ -39,10 +39,9 @@ pub struct TrustLog {
 
 /// What became of an entry that this log takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Inserted {
-    /// It was here.
     Known,
-    /// It is new here.
     New,
 }
 

@@ -24,19 +24,17 @@ pub enum Role {
 
 /// A node that belongs to the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Member {
-    /// What it is called.
     pub name: String,
-    /// What it may do.
     pub role: Role,
 }
 
 /// A node that belongs to it no more.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Removal {
-    /// Who removed it.
     pub by: NodeId,
-    /// Why it was removed.
     pub reason: String,
 }
 

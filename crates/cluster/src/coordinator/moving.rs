@@ -11,7 +11,7 @@ use exo_types::{InstanceId, NodeId, Placement, PlacementId, ShardPosition, Shard
 use super::asks::refused;
 use super::log::DurableReply;
 use super::repair::{RepairScope, replaced};
-use super::survey::{AVOID_FAILED, AVOID_REFUSED, LOOK_EVERY};
+use super::survey::{AVOID_FAILED, AVOID_REFUSED, FAILED_LOADS_MAX, LOAD_DEADLINE, LOOK_EVERY};
 use super::{Coordinator, CoordinatorOutput, ReplyTo, not_coordinator};
 use crate::instances::HUB_WAITS_MAX;
 use crate::wire::{ControlRefusal, ControlReply, DesiredShard, Drain, InvalidAsk, UnknownTarget};
@@ -203,7 +203,6 @@ impl Coordinator {
 
     /// How far what is loaded ahead is.
     fn step_of_move(&mut self, now: Time, instance: InstanceId) -> Step {
-        let (deadline, loads_max) = (self.config.load_deadline, self.config.failed_loads_max);
         let statuses = self.statuses_ahead(instance);
         let Some(leading) = &mut self.leading else { return Step::Wait };
         let Some(moving) = leading.watches.get_mut(&instance).and_then(|w| w.moving.as_mut()) else {
@@ -225,7 +224,7 @@ impl Coordinator {
             Some(Step::Avoid { stage, reason: ReplaceReason::Stage { stage, node, loss }, time })
         };
         let refused = statuses.iter().find_map(|(at, status)| match status {
-            StageStatus::Failed { why, failed_loads } if *failed_loads >= loads_max => {
+            StageStatus::Failed { why, failed_loads } if *failed_loads >= FAILED_LOADS_MAX => {
                 let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, why: why.clone() };
                 avoid(at, loss, AVOID_REFUSED)
             }
@@ -233,13 +232,13 @@ impl Coordinator {
         });
         let late = || {
             let (at, status) = statuses.iter().find(|(_, status)| !status.is_loaded())?;
-            let loss = StageLoss::NoProgress { seconds: deadline.as_secs(), status: status.clone() };
+            let loss = StageLoss::NoProgress { seconds: LOAD_DEADLINE.as_secs(), status: status.clone() };
             avoid(at, loss, AVOID_FAILED)
         };
         match refused {
             Some(step) => step,
             None if statuses.iter().all(|(_, status)| status.is_loaded()) => Step::Commit,
-            None if now.since(moving.moved_at) > deadline => late().unwrap_or(Step::Wait),
+            None if now.since(moving.moved_at) > LOAD_DEADLINE => late().unwrap_or(Step::Wait),
             None => Step::Wait,
         }
     }

@@ -27,6 +27,9 @@ use crate::{Event, InstanceRequest, ReplaceReason, Unplaced, WaitReason};
 const PLANS_QUEUED_MAX: usize = 16;
 /// Answers to one ask, at most: the third is taken if it fits, however much has changed meanwhile.
 const ANSWERS_MAX: u32 = 3;
+/// A plan that is not there after this long is given up: an ask is refused, a replacement tried again later.
+/// The time in the queue counts, because somebody waits.
+pub(crate) const PLAN_DEADLINE: Duration = Duration::from_secs(30);
 /// A replacement without a plan is tried again after this long.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -301,12 +304,11 @@ impl Coordinator {
 
     /// Gives up plans that nobody should wait for any longer.
     pub(super) fn expire_plans(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
-        let deadline = self.config.plan_deadline;
         let Some(leading) = &mut self.leading else { return };
-        for ask in leading.plans.take(|ask| now.since(ask.asked_at) >= deadline) {
+        for ask in leading.plans.take(|ask| now.since(ask.asked_at) >= PLAN_DEADLINE) {
             let waited_ms = now.since(ask.asked_at).as_millis();
-            tracing::trace!(waited_ms, max_ms = deadline.as_millis(), "a plan did not come in time");
-            self.no_plan(now, ask, Undecided::Late { seconds: deadline.as_secs() }, out);
+            tracing::trace!(waited_ms, max_ms = PLAN_DEADLINE.as_millis(), "a plan did not come in time");
+            self.no_plan(now, ask, Undecided::Late { seconds: PLAN_DEADLINE.as_secs() }, out);
         }
     }
 

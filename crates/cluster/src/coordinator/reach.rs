@@ -1,10 +1,15 @@
 //! Who talks with whom: a placement uses no pair of members that cannot reach each other.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use exo_types::{NodeId, Stage, Time};
 
 use super::Coordinator;
+
+/// The data links of a member are given this long after its first report: a placement that needs one of them
+/// waits for it.
+const LINKS_OPEN_WITHIN: Duration = Duration::from_secs(10);
 
 /// The pairs of members whose data link is not open, by what either says.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +61,6 @@ impl Coordinator {
     /// just met open their links in the first moments.
     pub(super) fn may_open_until(&self, a: NodeId, b: NodeId) -> Option<Time> {
         let last = self.heard_at.get(&a)?.max(self.heard_at.get(&b)?);
-        Some(*last + self.config.links_open)
+        Some(*last + LINKS_OPEN_WITHIN)
     }
 }

@@ -60,6 +60,15 @@ pub(super) struct Avoided {
     reason: ReplaceReason,
 }
 
+/// A loading stage without progress for this long fails the instance.
+pub(crate) const LOAD_DEADLINE: Duration = Duration::from_secs(120);
+/// A stage whose load failed so often in a row fails the instance: the same memory gives the same answer, and
+/// who asked is better told now.
+pub(crate) const FAILED_LOADS_MAX: u32 = 3;
+/// A new coordinator waits this long for its members' reports before it calls their stages lost.
+pub(crate) const SETTLE: Duration = Duration::from_secs(5);
+/// Replacements of one instance without becoming ready in between; one more removes it.
+pub(crate) const REPLACEMENTS_MAX: u32 = 3;
 /// After a device refused to load a shard: the same memory gives the same answer.
 pub(crate) const AVOID_REFUSED: Duration = Duration::from_secs(300);
 /// After steps failed on it, or a load made no progress.
@@ -224,7 +233,6 @@ impl Coordinator {
 
     /// Notes progress; an instance that makes none for too long is given up.
     fn observe(&mut self, now: Time, instance: InstanceId, statuses: &[StageStatus]) -> Option<Verdict> {
-        let deadline = self.config.load_deadline;
         let watch = self.leading.as_mut()?.watches.get_mut(&instance)?;
         if watch.state == InstanceState::Ready && first_unready(statuses).is_some() {
             watch.best = statuses.iter().map(StageStatus::progress).collect();
@@ -251,7 +259,7 @@ impl Coordinator {
             false if is_unheard => InstanceState::Placing,
             false => InstanceState::Loading,
         };
-        let is_late = now.since(watch.moved_at) > deadline;
+        let is_late = now.since(watch.moved_at) > LOAD_DEADLINE;
         if let Some((stage, reason)) = self.given_up_loading(instance, statuses) {
             return Some(Verdict::Avoid { stage, reason, time: AVOID_REFUSED });
         }
@@ -260,7 +268,7 @@ impl Coordinator {
         }
         let entry = self.state.instances().get(&instance)?;
         let (stage, node, status) = unready(entry, statuses)?;
-        let loss = StageLoss::NoProgress { seconds: deadline.as_secs(), status: status.clone() };
+        let loss = StageLoss::NoProgress { seconds: LOAD_DEADLINE.as_secs(), status: status.clone() };
         let reason = ReplaceReason::Stage { stage, node, loss };
         Some(Verdict::Avoid { stage, reason, time: AVOID_FAILED })
     }
@@ -271,10 +279,9 @@ impl Coordinator {
         instance: InstanceId,
         statuses: &[StageStatus],
     ) -> Option<(u32, ReplaceReason)> {
-        let max = self.config.failed_loads_max;
         let placement = &self.state.instances().get(&instance)?.placement;
         statuses.iter().zip(placement.shards()).find_map(|(status, (at, shard))| match status {
-            StageStatus::Failed { why, failed_loads } if *failed_loads >= max => {
+            StageStatus::Failed { why, failed_loads } if *failed_loads >= FAILED_LOADS_MAX => {
                 let loss = StageLoss::LoadRefused { failed_loads: *failed_loads, why: why.clone() };
                 Some((at.stage, ReplaceReason::Stage { stage: at.stage, node: shard.node, loss }))
             }
@@ -340,7 +347,6 @@ impl Coordinator {
         reason: ReplaceReason,
         out: &mut Vec<CoordinatorOutput>,
     ) {
-        let max = self.config.replacements_max;
         let Some(leading) = &mut self.leading else { return };
         let Some(watch) = leading.watches.get_mut(&instance) else { return };
         // What is loaded ahead may be what repair needs: it is wanted until the next placement is in the log.
@@ -348,9 +354,9 @@ impl Coordinator {
         if !matches!(watch.state, InstanceState::Degraded { .. } | InstanceState::Waiting { .. }) {
             watch.has_paused = now.since(watch.used_at) < IDLE_AFTER;
         }
-        if watch.replacements >= max {
+        if watch.replacements >= REPLACEMENTS_MAX {
             watch.replacements = 0;
-            let why = WaitReason { lost: reason, why: Unplaced::InVain { times: max } };
+            let why = WaitReason { lost: reason, why: Unplaced::InVain { times: REPLACEMENTS_MAX } };
             return self.wait(now, instance, why, LOOK_LATER, out);
         }
         if !matches!(watch.state, InstanceState::Waiting { .. }) {
@@ -376,8 +382,7 @@ impl Coordinator {
     /// Whether a node of the instance that is not gone has yet to report. A new coordinator waits for that as
     /// long as for members.
     fn is_unheard(&self, now: Time, instance: InstanceId) -> bool {
-        let settle = self.config.settle;
-        if self.leading.as_ref().is_none_or(|leading| now.since(leading.since) >= settle) {
+        if self.leading.as_ref().is_none_or(|leading| now.since(leading.since) >= SETTLE) {
             return false;
         }
         let nodes = self.state.instances().get(&instance).into_iter().flat_map(|i| i.placement.shards());

@@ -28,6 +28,8 @@ pub(super) struct Published {
     pub(super) outdated: bool,
 }
 
+/// A member whose report does not show the desired state is told again after this long.
+const RESEND_AFTER: Duration = Duration::from_secs(2);
 /// Loading progress is sent no more often than this.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Without any change, in case a message was lost.
@@ -37,7 +39,6 @@ impl Coordinator {
     pub(super) fn tell_workers(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
         let members = self.members.keys().copied().filter(|n| self.alive.contains(n));
         let wanted: Vec<(NodeId, Vec<DesiredShard>)> = members.map(|n| (n, self.desired_of(n))).collect();
-        let resend_after = self.config.resend_after;
         let Some(leading) = &mut self.leading else { return };
         for (to, shards) in wanted {
             let told = leading.told.get_mut(&to).filter(|told| told.desired.shards == shards);
@@ -50,7 +51,7 @@ impl Coordinator {
             };
             let seen = self.reports.get(&to).and_then(|r| r.desired);
             let heard = seen == Some((told.desired.epoch, told.desired.revision));
-            if !heard && now.since(told.at) >= resend_after {
+            if !heard && now.since(told.at) >= RESEND_AFTER {
                 told.at = now;
                 out.push(CoordinatorOutput::SendDesired { to, desired: told.desired.clone() });
             }

@@ -11,7 +11,7 @@ mod unloading;
 use std::sync::Arc;
 
 use exo_planner::PlanRequest;
-use exo_types::{DeviceId, PlacementId, SupportClass};
+use exo_types::{DeviceId, ModelId, PlacementId, SupportClass};
 
 use super::*;
 use crate::testing::{PLENTY, node, report, request};
@@ -26,6 +26,17 @@ use crate::{
 
 /// Beside a stage that is there: less than the workspace of another one.
 const TIGHT: u64 = 30 << 20;
+
+const MODEL_BYTES: u64 = 400 << 20;
+
+/// Model `n`, of which a node with room for one holds one.
+fn model(n: u8, is_on_demand: bool) -> InstanceRequest {
+    let mut request = request();
+    for layer in &mut request.shape.layers {
+        (layer.weight_bytes, layer.packed_bytes) = (MODEL_BYTES / 4, MODEL_BYTES / 4);
+    }
+    InstanceRequest { model: ModelId([n; 32]), model_name: format!("m{n}"), is_on_demand, ..request }
+}
 
 fn step_failed(words: &str) -> PipelineFailure {
     PipelineFailure::Step(ComputeFault::Engine(words.to_owned()))
@@ -44,7 +55,6 @@ fn placed(number: u32) -> PlacementId {
     PlacementId { epoch: epoch(1), number }
 }
 
-/// Members 1 to `last`.
 /// A near node, from which so many bytes come in a second.
 fn line_from(peer: NodeId, bytes_per_s: u64) -> LinkReport {
     let inbound = Some(Bandwidth { bytes_per_s, count: 1, age_s: 0 });
@@ -60,6 +70,7 @@ fn line_from(peer: NodeId, bytes_per_s: u64) -> LinkReport {
     }
 }
 
+/// Members 1 to `last`.
 fn members(last: u8) -> CoordinatorInput {
     CoordinatorInput::Members((1..=last).map(|n| (node(n), format!("n{n}"))).collect())
 }
@@ -85,7 +96,7 @@ struct Bench {
 
 impl Bench {
     fn new(count: u8) -> Self {
-        let coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), State::default());
+        let coordinator = Coordinator::new(node(1), None, State::default());
         let (log, desired, replies, states) = (vec![], BTreeMap::new(), vec![], vec![]);
         let (now, answered, plans) = (Time::ZERO, vec![], vec![]);
         let (plans_wait, free) = (false, PLENTY);
@@ -346,7 +357,7 @@ fn a_new_coordinator_waits_for_its_members_before_it_calls_them_lost() {
     let old = Bench::ready(3, 3);
     let state = old.coordinator.state().clone();
     let mut bench = Bench::new(1);
-    bench.coordinator = Coordinator::new(node(2), CoordinatorConfig::default(), state);
+    bench.coordinator = Coordinator::new(node(2), None, state);
     bench.feed(members(3));
     bench.feed(CoordinatorInput::NodeUp(node(2)));
     bench.feed(CoordinatorInput::Lead { epoch: Epoch { counter: 2, key: node(2) } });
@@ -428,7 +439,7 @@ fn two_shards(status: &StageStatus) -> Bench {
     let placed = Event::InstancePlaced { request: request(), placement, memory_bytes: vec![3000, 4000] };
     state.apply(&placed).unwrap();
     let mut bench = Bench::new(3);
-    bench.coordinator = Coordinator::new(node(1), CoordinatorConfig::default(), state);
+    bench.coordinator = Coordinator::new(node(1), None, state);
     bench.feed(members(3));
     bench.desired.clear();
     bench.feed(CoordinatorInput::Lead { epoch: epoch(2) });

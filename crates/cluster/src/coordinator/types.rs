@@ -1,53 +1,13 @@
-//! What a coordinator is told, what it wants done, and its deadlines.
+//! What a coordinator is told, and what it wants done.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use exo_planner::{Plan, PlanError, PlanRequest};
 use exo_types::{Epoch, InstanceId, ModelId, NodeId};
 
 use crate::wire::{ControlReply, DesiredState, Drain, NodeReport};
 use crate::{Event, InstanceRequest, InstanceView, RemoveReason, State};
-
-/// Deadlines of a coordinator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CoordinatorConfig {
-    /// A loading stage without progress for this long fails the instance.
-    pub load_deadline: Duration,
-    /// A stage whose load failed so often in a row fails the instance: the same memory gives the same answer,
-    /// and who asked is better told now.
-    pub failed_loads_max: u32,
-    /// A member whose report does not show the desired state is told again after this long.
-    pub resend_after: Duration,
-    /// A new coordinator waits this long for its members' reports before it calls their stages lost.
-    pub settle: Duration,
-    /// The data links of a member are given this long after its first report: a placement that needs one of
-    /// them waits for it.
-    pub links_open: Duration,
-    /// A plan that is not there after this long is given up: an ask is refused, a replacement tried again
-    /// later. The time in the queue counts, because somebody waits.
-    pub plan_deadline: Duration,
-    /// Replacements of one instance without becoming ready in between; one more removes it.
-    pub replacements_max: u32,
-    /// What a request loaded is unloaded when none has used it for so long; `None` never does.
-    pub unload_idle_after: Option<Duration>,
-}
-
-impl Default for CoordinatorConfig {
-    fn default() -> Self {
-        Self {
-            load_deadline: Duration::from_secs(120),
-            failed_loads_max: 3,
-            resend_after: Duration::from_secs(2),
-            settle: Duration::from_secs(5),
-            links_open: Duration::from_secs(10),
-            plan_deadline: Duration::from_secs(30),
-            replacements_max: 3,
-            unload_idle_after: None,
-        }
-    }
-}
 
 /// Names one append to the log; grows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -103,20 +63,10 @@ pub enum CoordinatorInput {
     Remove { reply: ReplyTo, instance: InstanceId, reason: RemoveReason },
     /// Move a node's stages elsewhere, or let it have some again.
     Drain { reply: ReplyTo, node: NodeId, drain: Drain },
-    /// Ask the planner again where an instance should be.
-    Replan {
-        reply: ReplyTo,
-        instance: InstanceId,
-        /// Whether it is to be moved there if that is worth it.
-        carry_out: bool,
-    },
-    /// Say with what a placement of a model would be planned now.
-    PlannerInputs {
-        reply: ReplyTo,
-        model: ModelId,
-        /// An instance that is to be replaced.
-        replaced: Option<InstanceId>,
-    },
+    /// Ask the planner again where an instance should be, and move it there if that is worth it and wanted.
+    Replan { reply: ReplyTo, instance: InstanceId, carry_out: bool },
+    /// Say with what a placement of a model would be planned now, in place of an instance or beside all.
+    PlannerInputs { reply: ReplyTo, model: ModelId, replaced: Option<InstanceId> },
     /// Who belongs to the cluster from now on, and what they are called.
     Members(BTreeMap<NodeId, String>),
     /// The events are durable.
@@ -137,19 +87,10 @@ pub enum CoordinatorInput {
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum CoordinatorOutput {
     /// Make these events durable in one transaction, then answer [`CoordinatorInput::Appended`].
-    Append {
-        /// The number to answer with.
-        append: AppendId,
-        /// In order.
-        events: Vec<Event>,
-    },
+    Append { append: AppendId, events: Vec<Event> },
     /// Compute [`exo_planner::plan`] without holding up anything else, then answer
     /// [`CoordinatorInput::Planned`].
-    Plan {
-        /// The id to answer with.
-        plan: PlanId,
-        request: Arc<PlanRequest>,
-    },
+    Plan { plan: PlanId, request: Arc<PlanRequest> },
     /// Tell a worker (possibly this node's) what to hold.
     SendDesired { to: NodeId, desired: DesiredState },
     /// Answer a request.
@@ -157,9 +98,5 @@ pub enum CoordinatorOutput {
     /// One instance changed its state: to show, to log.
     InstanceChanged(Box<InstanceView>),
     /// Tell every member, this node included, of all instances.
-    Instances {
-        epoch: Epoch,
-        /// All of them.
-        instances: Vec<InstanceView>,
-    },
+    Instances { epoch: Epoch, instances: Vec<InstanceView> },
 }

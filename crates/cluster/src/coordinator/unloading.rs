@@ -92,7 +92,7 @@ impl Coordinator {
     /// Unloads what requests loaded and none has used for as long as is set. The next request has it placed
     /// again.
     pub(super) fn unload_idle(&mut self, now: Time, out: &mut Vec<CoordinatorOutput>) {
-        let (Some(leading), Some(after)) = (&self.leading, self.config.unload_idle_after) else { return };
+        let (Some(leading), Some(after)) = (&self.leading, self.unload_idle_after) else { return };
         // What was refused by the log a moment ago waits, as any decision does.
         let is_due = |id: InstanceId| leading.watches.get(&id).is_some_and(|watch| now >= watch.decide_at);
         let loaded = leading.planned.instances().iter().filter(|(_, entry)| entry.request.is_on_demand);

@@ -20,6 +20,15 @@ fn driver_with(config: DriverConfig, spec: SequenceSpec) -> Driver {
     driver
 }
 
+/// One that its scheduler has accepted.
+fn queued() -> Driver {
+    let mut d = driver();
+    feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
+    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
+    say(&mut d, 0, 1, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead: 3 });
+    d
+}
+
 fn linked(to: &[u8]) -> DriverInput {
     DriverInput::Links(Arc::new(to.iter().map(|&n| node(n)).collect()))
 }
@@ -485,17 +494,11 @@ fn every_state_has_its_deadline() {
         );
     };
     check(driver(), 120_000, "not placed");
-    let mut queued = driver();
-    feed(&mut queued, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
-    say(&mut queued, 0, 1, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead: 3 });
-    assert_eq!(queued.phase(), DriverPhase::Queued(InstanceId(1)));
-    check(queued, 120_000, "queued at instance i1");
+    assert_eq!(queued().phase(), DriverPhase::Queued(InstanceId(1)));
+    check(queued(), 120_000, "queued at instance i1");
     check(running(), 1000 + 65_000 + 4 * 250, "no token for");
     // What was queued when it was lost has never run: it has no more time than one that was not lost.
-    let mut lost = driver();
-    feed(&mut lost, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    say(&mut lost, 0, 1, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead: 3 });
+    let mut lost = queued();
     assert_eq!(feed(&mut lost, 119_000, DriverInput::LinkLost(node(2))), ["cancel at 1"]);
     check(lost, 120_000, "ended; then not started after 120 s");
     let mut last = running();
@@ -535,16 +538,13 @@ fn silence_in_the_middle_of_an_answer_interrupts_it_and_the_third_time_ends_it()
 
 #[test]
 fn what_was_accepted_once_asks_a_full_queue_again() {
-    let mut d = driver();
-    feed(&mut d, 0, DriverInput::Instances(vec![view(1, InstanceState::Ready)]));
-    let (placement, term, sequence, attempt) = (placement_id(1, 1), Term::FIRST, seq(1), Attempt::FIRST);
-    say(&mut d, 0, 1, DataMessage::Accepted { placement, term, sequence, attempt, queue_ahead: 3 });
+    let mut d = queued();
     feed(&mut d, 1000, DriverInput::NodeLost(node(2)));
     let next = DriverInput::Instances(vec![view(2, InstanceState::Ready)]);
     assert_eq!(feed(&mut d, 2000, next), ["submit 2 to 1 for p2 with 4"]);
     let full = |attempt| {
-        let (placement, attempt, why) = (placement_id(1, 2), Attempt(attempt), queue_full());
-        DataMessage::Rejected { placement, sequence, attempt, why }
+        let (placement, sequence, why) = (placement_id(1, 2), seq(1), queue_full());
+        DataMessage::Rejected { placement, sequence, attempt: Attempt(attempt), why }
     };
     for n in 2..10 {
         let ms = 2000 + 500 * u64::from(n - 2);

@@ -25,8 +25,6 @@ pub struct DriverConfig {
     pub queue_deadline: Duration,
     /// Between two tokens. Longer than the scheduler's deadline for a full step, so that the cause is told.
     pub idle_deadline: Duration,
-    /// Added to the first token's deadline per prompt token.
-    pub prefill_deadline_per_token: Duration,
     /// From an interruption (a lost stage, a failed step) to the next token: placing anew, loading and
     /// queueing. No other deadline ends an answer meanwhile.
     pub pause_max: Duration,
@@ -39,7 +37,6 @@ impl Default for DriverConfig {
         Self {
             queue_deadline: Duration::from_secs(120),
             idle_deadline: Duration::from_secs(65),
-            prefill_deadline_per_token: Duration::from_millis(250),
             pause_max: PAUSE_MAX,
             overall_deadline: Duration::from_secs(3600),
         }
@@ -85,10 +82,7 @@ pub enum DriverInput {
     Links(Arc<BTreeSet<NodeId>>),
     /// No instance can serve the model: the coordinator refused to place it. Counts only while waiting for
     /// one.
-    PlaceRefused {
-        /// Why, to be displayed.
-        message: String,
-    },
+    PlaceRefused { message: String },
     /// A message about this sequence; others are ignored, and so are tokens, which come as
     /// [`DriverInput::Tokens`]. `from` is the authenticated sender.
     Message { from: NodeId, message: DataMessage },
@@ -114,12 +108,8 @@ pub enum DriverInput {
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum DriverOutput {
-    /// Send to the scheduler (possibly on this node): `Submit` or `Cancel`.
-    Send {
-        /// The first stage's node.
-        to: NodeId,
-        message: DataMessage,
-    },
+    /// Send to the scheduler, at the first stage's node (possibly this one): `Submit` or `Cancel`.
+    Send { to: NodeId, message: DataMessage },
     /// Show a token to the client. Positions come in order, each once.
     Token {
         /// Where it stands in the sequence, prompt included.
@@ -128,13 +118,8 @@ pub enum DriverOutput {
     },
     /// The answer is complete. Last output.
     Ended(EndReason),
-    /// There will be no (more) answer. Last output.
-    Failed {
-        /// Why; clients see it as an error code.
-        kind: FailureKind,
-        /// To be displayed.
-        message: String,
-    },
+    /// There will be no (more) answer. Clients see the kind as an error code. Last output.
+    Failed { kind: FailureKind, message: String },
 }
 
 /// How far a request is, to show.

@@ -23,6 +23,10 @@ const OPEN_BYTES_MAX: usize = 4 << 20;
 /// Tokens of history in front of one step (one sequence may always open).
 const OPEN_TOKENS_MAX: usize = limits::CONTEXT_TOKENS_MAX as usize;
 
+/// Time that prompts may add to the next token of the running sequences, over all steps in flight.
+const PROMPT_SHARE: Duration = Duration::from_millis(200);
+/// Time of a chunk while nobody decodes: a sequence that comes meanwhile waits for it.
+const PROMPT_SHARE_ALONE: Duration = Duration::from_secs(1);
 /// A chunk while others decode, before anything was measured.
 const CHUNK_TOKENS_UNMEASURED: u32 = 32;
 /// A chunk while nobody decodes, before anything was measured.
@@ -178,9 +182,9 @@ impl Scheduler {
     fn chunk_tokens(&self, pace: &Pace, anyone_decodes: bool) -> usize {
         let stages = self.placement.stages.len().max(1) as u32;
         let (share, unmeasured) = if anyone_decodes {
-            (self.config.prompt_share, CHUNK_TOKENS_UNMEASURED)
+            (PROMPT_SHARE, CHUNK_TOKENS_UNMEASURED)
         } else {
-            (self.config.prompt_share_alone, CHUNK_TOKENS_UNMEASURED_ALONE)
+            (PROMPT_SHARE_ALONE, CHUNK_TOKENS_UNMEASURED_ALONE)
         };
         let chunk_max = self.config.chunk_tokens_max.max(1);
         let max = exo_planner::chunk_tokens(self.placement.stages.len(), chunk_max);

@@ -9,10 +9,14 @@ use super::alone::{AloneStep, AloneWork};
 use super::ended::End;
 use super::pace::StepCost;
 use super::sequence::{Running, started};
-use super::{BEAT_EVERY, Flight, Scheduler, SchedulerOutput, Speculation};
+use super::{BEAT_EVERY, Flight, STEP_PER_TOKEN, Scheduler, SchedulerOutput, Speculation};
 use crate::failures::{PipelineFailure, TermEnd};
 use crate::wire::{StageCommand, StepFailure, TokenResult, TokensMessage};
 
+/// A step in flight (and at the head of the pipeline) without completion for this long, and for
+/// [`STEP_PER_TOKEN`] with each of its tokens, ends the term; earlier where it is known how long such steps
+/// take.
+pub(crate) const STEP_DEADLINE: Duration = Duration::from_secs(30);
 /// Failed steps in a row after which the instance is given up: the device does not recover by itself.
 const FAILURES_IN_ROW_MAX: u32 = 3;
 
@@ -235,7 +239,7 @@ impl Scheduler {
         let Some(flight) = self.in_flight.front() else { return };
         // The pipeline works on one step after the other: this one had its turn when the last one came back.
         let waited = now.since(flight.sent_at.max(self.completed_at));
-        let at_most = self.config.step_deadline + self.config.step_deadline_per_token * flight.tokens;
+        let at_most = STEP_DEADLINE + STEP_PER_TOKEN * flight.tokens;
         if waited > self.times.deadline(flight.size(), flight.pause, at_most) {
             let (step, waited_ms) = (flight.step, u64::try_from(waited.as_millis()).unwrap_or(u64::MAX));
             self.end_term(now, TermEnd::Late { step, waited_ms }, out);

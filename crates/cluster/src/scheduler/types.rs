@@ -65,17 +65,8 @@ pub struct SchedulerConfig {
     pub queue_len_max: usize,
     /// Prompt tokens of one step at most, over all stages in flight.
     pub chunk_tokens_max: u32,
-    /// Time that prompts may add to the next token of the running sequences, over all steps in flight.
-    pub prompt_share: Duration,
-    /// Time of a chunk while nobody decodes: a sequence that comes meanwhile waits for it.
-    pub prompt_share_alone: Duration,
     /// Whether and how tokens are guessed ahead.
     pub speculation: Speculation,
-    /// A step in flight (and at the head of the pipeline) without completion for this long ends the term;
-    /// earlier where it is known how long such steps take.
-    pub step_deadline: Duration,
-    /// Added to the deadline per token of the step.
-    pub step_deadline_per_token: Duration,
     /// What it does wrong.
     #[cfg(feature = "planted")]
     pub planted: Option<super::planted::SchedulerBug>,
@@ -87,11 +78,7 @@ impl Default for SchedulerConfig {
             vocab: u32::MAX,
             queue_len_max: 64,
             chunk_tokens_max: exo_planner::CHUNK_TOKENS,
-            prompt_share: Duration::from_millis(200),
-            prompt_share_alone: Duration::from_secs(1),
             speculation: Speculation::Lookup,
-            step_deadline: Duration::from_secs(30),
-            step_deadline_per_token: STEP_PER_TOKEN,
             #[cfg(feature = "planted")]
             planted: None,
         }
@@ -109,12 +96,9 @@ pub enum SchedulerInput {
     /// A driver lost interest.
     Cancel { from: NodeId, placement: PlacementId, sequence: SequenceId, attempt: Attempt },
     /// A stage's word: `NotWired`, `Undelivered` or `PipelineBroken`. A link that ended ends the term,
-    /// anything else that broke the pipeline the placement.
-    Report {
-        /// The authenticated sender, which passed the word on.
-        from: NodeId,
-        message: DataMessage,
-    },
+    /// anything else that broke the pipeline the placement. `from` is the authenticated sender, which passed
+    /// the word on.
+    Report { from: NodeId, message: DataMessage },
     /// The small model's answer to [`SchedulerOutput::Draft`].
     Drafted {
         sequence: SequenceId,

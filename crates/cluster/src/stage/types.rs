@@ -22,6 +22,7 @@ pub struct StageGeometry {
 
 /// What the engine made of a step.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum ComputeResult {
     /// Hidden rows in the wire's encoding: any stage but the last. Between processes they travel beside it.
     Rows(#[serde(skip)] Bytes),
@@ -29,29 +30,17 @@ pub enum ComputeResult {
     /// does not count: the stage knows it.
     Tokens(Vec<TokenResult>),
     /// The same without some sequences of the frame, which cannot go on: only they are lost.
-    Partial {
-        /// Those of the others.
-        results: Vec<TokenResult>,
-        /// The sequences that cannot.
-        failed: Vec<FailedSequence>,
-    },
+    Partial { results: Vec<TokenResult>, failed: Vec<FailedSequence> },
     /// It failed; the sequences of the step are lost.
-    Failed {
-        /// Which class of failure.
-        kind: FailureKind,
-        /// To be displayed.
-        message: String,
-    },
+    Failed { kind: FailureKind, message: String },
 }
 
 /// A sequence that was computed and cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct FailedSequence {
-    /// The sequence.
     pub sequence: SequenceId,
-    /// Which class of failure.
     pub kind: FailureKind,
-    /// To be displayed.
     pub message: String,
     /// The device gave what is no number for it.
     pub is_not_finite: bool,
@@ -61,39 +50,26 @@ pub struct FailedSequence {
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum StageInput {
-    /// A step arrived: from the previous stage, or on the first stage from the scheduler of this node.
-    Step {
-        /// The authenticated sender.
-        from: NodeId,
-        message: StepMessage,
-    },
+    /// A step arrived: from the previous stage, or on the first stage from the scheduler of this node. `from`
+    /// is the authenticated sender.
+    Step { from: NodeId, message: StepMessage },
     /// A message of this stage did not go out.
     Undeliverable(Undeliverable),
     /// The data link to a node ended: what was in it is lost.
     LinkLost(NodeId),
     /// A later stage's word for the scheduler: `NotWired`, `Undelivered` or `PipelineBroken`. It goes from
     /// stage to stage against the direction of the steps, so that it needs no link that they did not prove.
-    Report {
-        /// The authenticated sender.
-        from: NodeId,
-        message: DataMessage,
-    },
-    /// The engine is done with the step last put out.
-    ComputeDone {
-        /// In which term it was put out.
-        term: Term,
-        step: u64,
-        result: ComputeResult,
-    },
+    /// `from` is the authenticated sender.
+    Report { from: NodeId, message: DataMessage },
+    /// The engine is done with the step last put out, in that term.
+    ComputeDone { term: Term, step: u64, result: ComputeResult },
     /// The engine has no sequence: the answer to [`StageOutput::Rewire`].
-    Rewired {
-        /// The term that it was emptied for.
-        term: Term,
-    },
+    Rewired { term: Term },
 }
 
 /// What a stage wants done.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum StageOutput {
     /// Run this on the engine: the commands (which cannot fail: they were checked, and memory is only taken
     /// by batches), then the batch, if it has sequences. Answer with `ComputeDone`, in order. One is out at a
@@ -112,7 +88,6 @@ pub enum StageOutput {
     /// was given before. Answer with `Rewired`; nothing of the term is computed before. What comes back of
     /// earlier steps is ignored.
     Rewire {
-        /// The term that begins.
         term: Term,
         /// The pages that stay, in order. The engine has them.
         keep: Vec<PageKey>,
@@ -124,11 +99,6 @@ pub enum StageOutput {
         /// Hash of its prompt: the same for the same one.
         prompt: [u8; 32],
     },
-    /// Send to a node (possibly this one).
-    Send {
-        /// To whom.
-        to: NodeId,
-        /// What: `Step`, `Tokens`, `StepFailed`, or a report to the scheduler.
-        message: DataMessage,
-    },
+    /// Send to a node (possibly this one): `Step`, `Tokens`, `StepFailed`, or a report to the scheduler.
+    Send { to: NodeId, message: DataMessage },
 }

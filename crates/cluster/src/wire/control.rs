@@ -31,7 +31,6 @@ pub enum ControlMessage {
     /// Coordinator to every member: all instances and how they do. Sent on change and with each leading.
     Instances {
         epoch: Epoch,
-        /// All instances.
         #[serde(deserialize_with = "list::<_, _, INSTANCES_MAX>")]
         instances: Vec<InstanceView>,
     },
@@ -42,11 +41,7 @@ pub enum ControlMessage {
         ask: ControlAsk,
     },
     /// Coordinator to the asker.
-    Reply {
-        /// The asker's number.
-        request: u64,
-        reply: ControlReply,
-    },
+    Reply { request: u64, reply: ControlReply },
     /// The log, from the coordinator to members and the members' requests for it.
     Log(LogMessage),
     /// To the sender of a command of an older leading.
@@ -103,16 +98,14 @@ pub struct NodeReport {
 
 /// How one device does at this moment.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct DeviceReport {
-    /// The device.
     pub device: DeviceId,
-    /// Whether it takes work.
     pub state: DeviceState,
     /// Why not; empty when it does.
     pub reason: String,
     /// Its driver, with the version; `None` where nothing tells, and of a processor.
     pub driver: Option<String>,
-    /// Its sensors.
     pub monitor: Monitor,
 }
 
@@ -195,14 +188,13 @@ impl HeldModel {
 
 /// How far a node is with one shard.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct StageReport {
     /// Its name on the node: as long as it stays the same, nothing was loaded again.
     pub engine: EngineId,
     /// The wanted shard it serves; `None` if it is wanted no more, and its memory is about to be free.
     pub serves: Option<ShardPosition>,
-    /// What it is.
     pub spec: ShardSpec,
-    /// How far.
     pub status: StageStatus,
     /// Bytes of device memory it holds now: added to the free memory when it is about to go.
     pub held_bytes: u64,
@@ -260,10 +252,9 @@ pub struct LinkReport {
 
 /// Bytes of frames of all links to one member since the process began.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Traffic {
-    /// Bytes of frames sent.
     pub sent_bytes: u64,
-    /// Bytes of frames received.
     pub received_bytes: u64,
     /// Packets sent there, where the transport counts them.
     pub packets: Option<PacketCounts>,
@@ -382,6 +373,7 @@ pub enum Drain {
 /// The coordinator's answer.
 #[allow(clippy::large_enum_variant)] // one at a time, handed on at once
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum ControlReply {
     /// Durable and on its way to the workers.
     Placed {
@@ -393,11 +385,8 @@ pub enum ControlReply {
         /// Members that have it on their disks.
         holders: u32,
     },
-    /// Durably done.
-    Done {
-        /// Members that have it on their disks.
-        holders: u32,
-    },
+    /// Durably done, and on the disks of so many members.
+    Done { holders: u32 },
     /// What the planner said of an instance that serves.
     Replanned(ReplanReport),
     /// With what a placement would be planned.
@@ -461,12 +450,10 @@ impl fmt::Display for DeviceExclusion {
 
 /// A model that a request loaded.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub struct Unloadable {
-    /// Its instance.
     pub instance: InstanceId,
-    /// The model.
     pub model_name: String,
-    /// Where its shards are.
     #[serde(deserialize_with = "list::<_, _, SHARDS_MAX>")]
     pub shards: Vec<(NodeId, DeviceId)>,
     /// For how many seconds it had no request; `None` while it is in use.
@@ -526,7 +513,6 @@ pub enum LogMessage {
         epoch: Epoch,
         after_index: u64,
         after_hash: [u8; 32],
-        /// The entries, in order.
         #[serde(deserialize_with = "list::<_, _, LOG_ENTRIES_MAX>")]
         entries: Vec<Vec<u8>>,
     },
@@ -549,7 +535,6 @@ pub enum LogMessage {
     Tail {
         after_index: u64,
         after_hash: [u8; 32],
-        /// The entries, in order.
         #[serde(deserialize_with = "list::<_, _, LOG_ENTRIES_MAX>")]
         entries: Vec<Vec<u8>>,
     },

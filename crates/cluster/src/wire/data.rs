@@ -143,10 +143,10 @@ pub enum EndReason {
 
 /// What a stage does to its sequences before the step behind it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)] // a field without a comment is what its name says
 pub enum StageCommand {
     /// Make room for a sequence.
     Open {
-        /// The sequence.
         spec: SequenceSpec,
         /// Which submission of it: the last stage says so with its tokens.
         attempt: Attempt,
@@ -156,7 +156,6 @@ pub enum StageCommand {
     },
     /// Keep full pages of a sequence beyond its end, for others to begin with.
     Keep {
-        /// The sequence.
         sequence: SequenceId,
         /// Which of its pages (the first is 0), and their names from now on.
         #[serde(deserialize_with = "list::<_, _, PAGES_MAX>")]

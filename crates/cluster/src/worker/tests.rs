@@ -47,7 +47,7 @@ fn wish(counter: u64, revision: u64, shards: &[DesiredShard]) -> WorkerInput {
 
 /// A worker whose processor may hold 100 bytes.
 fn worker() -> Worker {
-    Worker::new(WorkerConfig::default(), BTreeMap::from([(DeviceId::cpu(), 100)]))
+    Worker::new(BTreeMap::from([(DeviceId::cpu(), 100)]))
 }
 
 fn feed(w: &mut Worker, ms: u64, input: WorkerInput) -> Vec<String> {
@@ -147,7 +147,7 @@ fn what_is_loaded_serves_the_next_placement_and_another_instance_without_any_act
 
 #[test]
 fn of_several_shards_only_what_changed_is_loaded() {
-    let mut w = Worker::new(WorkerConfig::default(), BTreeMap::from([(DeviceId::cpu(), 200)]));
+    let mut w = Worker::new(BTreeMap::from([(DeviceId::cpu(), 200)]));
     // Layers 0..2 and 2..4 of one instance are here.
     let stages = |number, on: &[u8], which: &[u32]| -> Vec<DesiredShard> {
         which.iter().map(|&stage| stage_of(1, number, on, stage, 50)).collect()

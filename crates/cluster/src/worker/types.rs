@@ -1,42 +1,17 @@
-//! What a worker is told, what it does, and its deadlines.
-
-use std::time::Duration;
+//! What a worker is told, and what it does.
 
 use crate::EngineId;
 use crate::load_failure::LoadFailure;
 use crate::wire::DesiredState;
 use exo_types::{ModelId, NodeId, Shard, ShardPosition, ShardSpec, Time};
 
-/// Deadlines and backoff of a worker.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WorkerConfig {
-    /// An action without progress for this long is given up.
-    pub stall_deadline: Duration,
-    /// Wait after the first failure; doubled with each further one.
-    pub backoff_min: Duration,
-    /// Longest wait between attempts.
-    pub backoff_max: Duration,
-}
-
-impl Default for WorkerConfig {
-    fn default() -> Self {
-        Self {
-            stall_deadline: Duration::from_secs(60),
-            backoff_min: Duration::from_secs(1),
-            backoff_max: Duration::from_secs(30),
-        }
-    }
-}
-
 /// How far a shard is on this node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum Phase {
-    /// Nothing is here.
     Absent,
     /// The manifest is being looked up, on disk or at a holder.
     FetchingManifest,
-    /// The manifest is here.
     ManifestHeld,
     /// Missing byte ranges are being fetched.
     FetchingChunks {

@@ -83,6 +83,12 @@ fn config(me: NodeId, peers: &[String]) -> MachineConfig {
     }
 }
 
+/// What discovery says of a node of the same group.
+fn discovered(node: NodeId, addresses: Vec<SocketAddr>) -> DiscoveredNode {
+    let group = Some("home".to_owned());
+    DiscoveredNode { node, addresses, name: None, group, is_fresh: false, is_lost: false }
+}
+
 fn sign(key: &SigningKey, statement: Statement) -> Entry {
     let signature = key.sign(&statement.to_sign()).to_bytes();
     statement.signed(signature)
@@ -176,26 +182,15 @@ impl Node {
     }
 
     fn found(&mut self, node: NodeId, is_fresh: bool) {
-        let found = DiscoveredNode {
-            node,
-            addresses: vec![address(node)],
-            name: Some("found".to_owned()),
-            group: Some("home".to_owned()),
-            is_fresh,
-            is_lost: false,
-        };
-        self.call(|joining, ctx, out| joining.found(ctx, found, out));
+        let name = Some("found".to_owned());
+        self.hears(DiscoveredNode { name, is_fresh, ..discovered(node, vec![address(node)]) });
     }
 
     fn lost(&mut self, node: NodeId) {
-        let found = DiscoveredNode {
-            node,
-            addresses: Vec::new(),
-            name: None,
-            group: Some("home".to_owned()),
-            is_fresh: false,
-            is_lost: true,
-        };
+        self.hears(DiscoveredNode { is_lost: true, ..discovered(node, Vec::new()) });
+    }
+
+    fn hears(&mut self, found: DiscoveredNode) {
         self.call(|joining, ctx, out| joining.found(ctx, found, out));
     }
 
@@ -873,19 +868,17 @@ fn discovery_of_other_groups_of_this_node_and_of_lost_nodes_is_not_remembered() 
     let keys = keys(2);
     let mut node = Node::fresh(keys[1].clone(), &[]);
     let found = |node, group: &str, is_lost| DiscoveredNode {
-        node,
-        addresses: vec![address(node)],
-        name: None,
         group: Some(group.to_owned()),
         is_fresh: true,
         is_lost,
+        ..discovered(node, vec![address(node)])
     };
     let me = node.me();
     for found in
         [found(keys[0].1, "office", false), found(me, "home", false), found(keys[0].1, "home", false)]
     {
         let is_found = found.group.as_deref() == Some("home") && found.node != me;
-        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+        node.hears(found);
         assert_eq!(node.joining.is_quiet(), !is_found);
     }
     node.call(|joining, ctx, out| joining.found(ctx, found(keys[0].1, "home", true), out));
@@ -909,15 +902,9 @@ fn strangers_and_their_addresses_are_bounded() {
     let (key, _) = key(1);
     let mut node = Node::fresh((key.clone(), NodeId(key.verifying_key().to_bytes())), &[]);
     for n in 0..200u8 {
-        let found = DiscoveredNode {
-            node: NodeId([n; 32]),
-            addresses: (0..100).map(|port| SocketAddr::from(([10, 0, 0, 1], port))).collect(),
-            name: None,
-            group: None,
-            is_fresh: true,
-            is_lost: false,
-        };
-        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+        let addresses = (0..100).map(|port| SocketAddr::from(([10, 0, 0, 1], port))).collect();
+        let found = discovered(NodeId([n; 32]), addresses);
+        node.hears(DiscoveredNode { group: None, is_fresh: true, ..found });
     }
     assert_eq!(node.joining.strangers.len(), STRANGERS_MAX);
     assert!(node.joining.strangers.values().all(|s| s.addresses.len() <= ADDRESSES_MAX));
@@ -1001,15 +988,8 @@ fn flood_of_lower_names(node: &mut Node, number: &mut u32) {
         *number += 1;
         let mut id = [0; 32];
         id[1..5].copy_from_slice(&(u32::MAX - *number).to_be_bytes());
-        let found = DiscoveredNode {
-            node: NodeId(id),
-            addresses: vec![SocketAddr::from(([10, 9, 9, 9], 4000))],
-            name: None,
-            group: Some("home".to_owned()),
-            is_fresh: true,
-            is_lost: false,
-        };
-        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+        let found = discovered(NodeId(id), vec![SocketAddr::from(([10, 9, 9, 9], 4000))]);
+        node.hears(DiscoveredNode { is_fresh: true, ..found });
     }
     node.wait(Duration::from_millis(100));
 }
@@ -1070,15 +1050,8 @@ fn a_flood_of_names_makes_no_more_dials_than_four_a_second_and_pushes_off_no_oth
             number += 1;
             let mut id = [0; 32];
             id[..4].copy_from_slice(&number.to_be_bytes());
-            let found = DiscoveredNode {
-                node: NodeId(id),
-                addresses: vec![SocketAddr::from(([10, 9, 9, 9], 4000))],
-                name: None,
-                group: Some("home".to_owned()),
-                is_fresh: number % 2 == 0,
-                is_lost: false,
-            };
-            node.call(|joining, ctx, out| joining.found(ctx, found, out));
+            let found = discovered(NodeId(id), vec![SocketAddr::from(([10, 9, 9, 9], 4000))]);
+            node.hears(DiscoveredNode { is_fresh: number % 2 == 0, ..found });
         }
         node.wait(Duration::from_millis(100));
         let asks = node.asks();
@@ -1106,13 +1079,9 @@ fn a_flood_of_names_makes_no_more_dials_than_four_a_second_and_pushes_off_no_oth
 fn an_address_heard_of_later_is_asked_at_once_in_a_flood_and_silence_does_not_starve_its_host() {
     let mut node = Node::fresh(key(250), &[]);
     let (honest, mut number) = (NodeId([0; 32]), 0);
-    let at = |ports: &[u16]| DiscoveredNode {
-        node: honest,
-        addresses: ports.iter().map(|port| SocketAddr::from(([10, 0, 0, 2], *port))).collect(),
-        name: None,
-        group: Some("home".to_owned()),
-        is_fresh: true,
-        is_lost: false,
+    let at = |ports: &[u16]| {
+        let addresses = ports.iter().map(|port| SocketAddr::from(([10, 0, 0, 2], *port))).collect();
+        DiscoveredNode { is_fresh: true, ..discovered(honest, addresses) }
     };
     // How many tenths of a second of the flood go by until it is asked.
     let mut asked_after = |node: &mut Node| {
@@ -1127,7 +1096,7 @@ fn an_address_heard_of_later_is_asked_at_once_in_a_flood_and_silence_does_not_st
     };
     let found = |node: &mut Node, ports: &[u16]| {
         let found = at(ports);
-        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+        node.hears(found);
     };
     let silent = |node: &mut Node| node.answered(honest, Err("connection refused".to_owned()));
     assert_eq!(asked_after(&mut node), None, "the flood alone");
@@ -1758,12 +1727,9 @@ fn who_let_this_node_in_and_came_back_is_asked_again_when_no_log_came() {
     let keys = keys(2);
     let (founder, mut node) = welcomed(&keys);
     let found = |is_lost| DiscoveredNode {
-        node: founder.me(),
-        addresses: vec![address(founder.me())],
-        name: None,
         group: None,
-        is_fresh: false,
         is_lost,
+        ..discovered(founder.me(), vec![address(founder.me())])
     };
     for is_lost in [true, false] {
         node.call(|joining, ctx, out| joining.found(ctx, found(is_lost), out));
@@ -2016,19 +1982,9 @@ fn one_host_that_answers_with_many_keys_and_then_stalls_delays_a_join_once() {
     let keys = keys(20);
     let mut node = Node::fresh(keys[19].clone(), &[]);
     let host = SocketAddr::from(([10, 9, 9, 9], 4000));
-    let found = |node: NodeId, address: SocketAddr| DiscoveredNode {
-        node,
-        addresses: vec![address],
-        name: None,
-        group: Some("home".to_owned()),
-        is_fresh: false,
-        is_lost: false,
-    };
-    for (fake, _) in keys[..18].iter().map(|(_, id)| (*id, ())) {
-        node.call(|joining, ctx, out| joining.found(ctx, found(fake, host), out));
-    }
+    keys[..18].iter().for_each(|(_, fake)| node.hears(discovered(*fake, vec![host])));
     let honest = keys[18].1;
-    node.call(|joining, ctx, out| joining.found(ctx, found(honest, address(honest)), out));
+    node.hears(discovered(honest, vec![address(honest)]));
     node.wait(SHORT);
     assert_eq!(node.asks(), [keys[0].1], "who comes first is chance");
     let answer = Err("no answer".to_owned());

@@ -164,7 +164,11 @@ impl Sim {
         assert!(!self.up(i), "started twice");
         let node = &mut self.nodes[i];
         node.run += 1;
-        let config = Config { incarnation: node.run, ..Config::default() };
+        let config = Config {
+            incarnation: node.run,
+            #[cfg(feature = "planted")]
+            yields: false,
+        };
         node.machine = Some(Membership::new(config, id(i), Persisted { epoch: node.disk }, self.now));
         self.input(i, Input::Members(members));
         for j in 0..self.nodes.len() {

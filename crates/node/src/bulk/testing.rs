@@ -1,10 +1,14 @@
 //! Members on loopback that answer as a test says.
 
 use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use exo_machine::Holder;
+use exo_store::{ChunkRef, PartialModel, Store};
 use exo_transport::{Endpoint, Incoming, MemberSet, NodeKey, Options};
 use exo_types::NodeId;
 use tokio::task::JoinHandle;
@@ -99,6 +103,28 @@ impl FakeMember {
     pub(crate) async fn dialled(&self) -> Fetcher {
         Fetcher::dial(&self.own, self.node, &[self.address]).await.unwrap()
     }
+
+    pub(crate) fn holder(&self) -> Holder {
+        Holder { node: self.node, addresses: vec![self.address] }
+    }
+}
+
+/// A store with the demo model, and the model as it is to come into another: nothing of it is there.
+pub(crate) fn demo_and_copy(folder: &Path) -> (Store, Arc<PartialModel>) {
+    let (from, _) = Store::open(&folder.join("from")).unwrap();
+    let (to, _) = Store::open(&folder.join("to")).unwrap();
+    let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
+    let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+    (from, partial)
+}
+
+/// Chunks of a model's first file.
+pub(crate) fn chunks(indices: Range<u32>) -> Vec<ChunkRef> {
+    indices.map(|index| ChunkRef { file: 0, index }).collect()
+}
+
+pub(crate) fn all_chunks(partial: &PartialModel) -> Vec<ChunkRef> {
+    chunks(0..partial.manifest().chunk_count(0))
 }
 
 /// So many members of one cluster.

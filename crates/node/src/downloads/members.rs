@@ -653,7 +653,7 @@ mod tests {
         let manifest = Manifest { version: 1, name: name_of_model, kind, chunk_bytes, files, hub: None };
         MemberCopy {
             member: name.to_owned(),
-            holder: Holder { node: member.node, addresses: vec![member.address] },
+            holder: member.holder(),
             of: AskedOf::Model(manifest.root()),
             manifest,
             layout: Layout { file: 0, size, chunk_bytes },
@@ -773,8 +773,7 @@ mod tests {
         let error = fetcher.partial_file([8; 32], size).await.unwrap_err();
         assert!(matches!(error, FetchError::Wrong { .. }), "{error}");
         let file = WantedFile { sha256: [7; 32], size, ranges: &ranges };
-        let holder = Holder { node: member.node, addresses: vec![member.address] };
-        let copies = vec![MemberCopy::partial("ann".to_owned(), holder, &file, state)];
+        let copies = vec![MemberCopy::partial("ann".to_owned(), member.holder(), &file, state)];
         let (bytes, holes, givers) = gathered(&member.own, copies, &ranges).await;
         assert!(bytes == *FILE && holes.is_empty() && givers.contains("ann"), "{holes:?} {givers:?}");
     }
@@ -803,9 +802,8 @@ mod tests {
                 _ => (KIND_REFUSED, Vec::new()),
             });
             let member = member.await;
-            let holder = Holder { node: member.node, addresses: vec![member.address] };
             let file = WantedFile { sha256: [7; 32], size: FILE.len() as u64, ranges: &[] };
-            assert_eq!(gives_all(&member.own, &holder, file).await.unwrap(), expected, "{held:?}");
+            assert_eq!(gives_all(&member.own, &member.holder(), file).await.unwrap(), expected, "{held:?}");
         }
     }
 

@@ -810,21 +810,16 @@ impl DownloadsInner {
         })?;
         // Its files are here, so nothing was fetched.
         self.library.check_placeable(record.id).await?;
-        crate::library::eviction::note(self.library.store(), vec![record.id]).await;
         let (record, replaced) = self.name(pull, record.id).await?;
         crate::library::eviction::list_again(&self.node).await;
-        pull.show(self, |view| {
-            view.state = PullState::Done;
-            view.replaced = replaced;
-            view.model = Some(record.name);
+        self.done(pull, |view| {
+            (view.model, view.replaced) = (Some(record.name), replaced);
             view.path = Some(fetched.path.display().to_string());
             view.was_here = fetched.was_here;
             view.is_verified = Some(fetched.origin.is_verified());
             view.licence = Some(fetched.origin.licence.label().to_owned());
             view.label = Some(fetched.origin.label.clone());
         });
-        self.take_out_failed(pull);
-        self.save_soon();
         Ok(())
     }
 
@@ -838,27 +833,25 @@ impl DownloadsInner {
         pull.show(self, |view| {
             (view.state, view.error, view.hint) = (PullState::Adding, None, None);
         });
-        if let Err(error) = self.library.open(known.id, &[]).await {
-            if is_new {
-                let _ = self.library.store().forget(known.id);
-            }
-            return Err(error);
-        }
-        self.library.release(known.id);
-        crate::library::eviction::note(self.library.store(), vec![known.id]).await;
+        crate::adding::open_once(&self.library, known.id, is_new).await?;
         let (known, replaced) = self.name(pull, known.id).await?;
         crate::library::eviction::list_again(&self.node).await;
-        pull.show(self, |view| {
-            view.state = PullState::Done;
-            view.replaced = replaced;
-            view.model = Some(known.name);
+        self.done(pull, |view| {
+            (view.model, view.replaced) = (Some(known.name), replaced);
             view.path = Some(known.path.display().to_string());
             (view.verified_bytes, view.total_bytes) = (known.held_bytes, Some(known.held_bytes));
             view.is_verified = Some(false);
         });
+        Ok(())
+    }
+
+    fn done(self: &Arc<Self>, pull: &Pull, show: impl FnOnce(&mut PullView)) {
+        pull.show(self, |view| {
+            view.state = PullState::Done;
+            show(view);
+        });
         self.take_out_failed(pull);
         self.save_soon();
-        Ok(())
     }
 
     /// Takes earlier attempts at what has come now from the list, however they were spelled.
@@ -881,6 +874,7 @@ impl DownloadsInner {
         pull: &Pull,
         newer: ModelId,
     ) -> Result<(ModelRecord, Option<ReplacedModelView>), LibraryError> {
+        crate::library::eviction::note(self.library.store(), vec![newer]).await;
         let Some(older) = &pull.request.update_of else {
             return Ok((crate::adding::takes_name(&self.library, newer).await?, None));
         };

@@ -430,7 +430,29 @@ mod tests {
             self.hands.carry_out(JoinEffect::Answer { exchange, answer });
             ask
         }
+
+        /// Asks a node there to let it in.
+        fn ask(
+            &mut self,
+            with: NodeId,
+            addresses: Vec<SocketAddr>,
+            proof_within: Duration,
+            code: Option<Code>,
+        ) {
+            let (only_near, ask) = (true, ask(false));
+            self.hands.carry_out(JoinEffect::Ask { with, addresses, only_near, proof_within, code, ask });
+        }
+
+        /// What came of its question.
+        async fn answer(&mut self) -> Result<JoinAnswer, String> {
+            let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = self.inputs.recv().await else {
+                panic!("no answer")
+            };
+            answer
+        }
     }
+
+    const WITHIN: Duration = Duration::from_secs(2);
 
     fn ask(is_probe: bool) -> JoinAsk {
         let what = if is_probe { JoinPurpose::Name } else { JoinPurpose::Membership };
@@ -441,14 +463,7 @@ mod tests {
     async fn a_question_reaches_the_other_machine_and_its_answer_comes_back() {
         let (mut asker, mut other) = (node().await, node().await);
         let (with, address) = (other.me, other.endpoint.local_addr());
-        asker.hands.carry_out(JoinEffect::Ask {
-            with,
-            addresses: vec![address],
-            only_near: true,
-            proof_within: Duration::from_secs(2),
-            code: None,
-            ask: ask(false),
-        });
+        asker.ask(with, vec![address], WITHIN, None);
         assert_eq!(other.serve(JoinAnswer::Later).await, ask(false));
         let Some(Input::Joining(answered)) = asker.inputs.recv().await else { panic!("no answer") };
         let JoinEvent::Answered { with: by, address: at, words, answer } = answered else {
@@ -463,36 +478,17 @@ mod tests {
     #[tokio::test]
     async fn another_key_than_the_one_asked_for_is_no_answer() {
         let (mut asker, other) = (node().await, node().await);
-        let (with, address) = (asker.me, other.endpoint.local_addr());
-        asker.hands.carry_out(JoinEffect::Ask {
-            with,
-            addresses: vec![address],
-            only_near: true,
-            proof_within: Duration::from_secs(2),
-            code: None,
-            ask: ask(false),
-        });
-        let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = asker.inputs.recv().await else {
-            panic!("no answer")
-        };
-        assert!(answer.unwrap_err().contains("answers there instead"));
+        asker.ask(asker.me, vec![other.endpoint.local_addr()], WITHIN, None);
+        assert!(asker.answer().await.unwrap_err().contains("answers there instead"));
     }
 
     #[tokio::test]
     async fn an_address_that_is_not_near_is_not_dialled() {
         let mut asker = node().await;
-        asker.hands.carry_out(JoinEffect::Ask {
-            with: NodeId([1; 32]),
-            addresses: vec![SocketAddr::from(([203, 0, 113, 9], 9))],
-            only_near: true,
-            proof_within: Duration::from_secs(5),
-            code: None,
-            ask: ask(false),
-        });
+        let far = SocketAddr::from(([203, 0, 113, 9], 9));
+        asker.ask(NodeId([1; 32]), vec![far], Duration::from_secs(5), None);
         // At once: nothing is under way.
-        let answered = tokio::time::timeout(Duration::from_secs(2), asker.inputs.recv()).await.unwrap();
-        let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = answered else { panic!() };
-        let why = answer.unwrap_err();
+        let why = tokio::time::timeout(WITHIN, asker.answer()).await.unwrap().unwrap_err();
         assert!(why.contains("no address on a network that both are on"), "{why}");
     }
 
@@ -503,15 +499,7 @@ mod tests {
         let (with, address) = (other.me, other.endpoint.local_addr());
         let mut addresses = vec![silent.local_addr().unwrap(); 3];
         addresses.extend([address; 2]);
-        let proof_within = Duration::from_secs(2);
-        asker.hands.carry_out(JoinEffect::Ask {
-            with,
-            addresses,
-            only_near: true,
-            proof_within,
-            code: None,
-            ask: ask(false),
-        });
+        asker.ask(with, addresses, WITHIN, None);
         other.serve(JoinAnswer::Later).await;
         let Some(Input::Joining(JoinEvent::Answered { with: by, address: at, answer, .. })) =
             asker.inputs.recv().await
@@ -532,14 +520,7 @@ mod tests {
         }
         let addresses = silent.iter().map(|listener| listener.local_addr().unwrap()).collect();
         let began = std::time::Instant::now();
-        asker.hands.carry_out(JoinEffect::Ask {
-            with: NodeId([1; 32]),
-            addresses,
-            only_near: true,
-            proof_within,
-            code: None,
-            ask: ask(false),
-        });
+        asker.ask(NodeId([1; 32]), addresses, proof_within, None);
         for (listener, number) in silent.iter().zip(0..) {
             let accepted = tokio::time::timeout(proof_within, listener.accept()).await;
             let after = began.elapsed();
@@ -553,18 +534,9 @@ mod tests {
     async fn a_node_that_is_silent_at_all_addresses_has_failed_in_time() {
         let mut asker = node().await;
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let (with, proof_within) = (NodeId([1; 32]), Duration::from_millis(500));
         let addresses = vec![silent.local_addr().unwrap(); 16];
-        asker.hands.carry_out(JoinEffect::Ask {
-            with,
-            addresses,
-            only_near: true,
-            proof_within,
-            code: None,
-            ask: ask(false),
-        });
-        let answer = tokio::time::timeout(Duration::from_secs(2), asker.inputs.recv()).await.unwrap();
-        let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = answer else { panic!("{answer:?}") };
+        asker.ask(NodeId([1; 32]), addresses, Duration::from_millis(500), None);
+        let answer = tokio::time::timeout(WITHIN, asker.answer()).await.unwrap();
         assert!(answer.unwrap_err().contains("proved its key nowhere"));
     }
 
@@ -601,30 +573,17 @@ mod tests {
 
     /// One asks the other with a code; who asked, if the question counted, and the answer.
     async fn ask_with(asker: &mut Node, other: &mut Node, code: &str) -> (bool, Result<JoinAnswer, String>) {
-        let (with, address) = (other.me, other.endpoint.local_addr());
-        asker.hands.carry_out(JoinEffect::Ask {
-            with,
-            addresses: vec![address],
-            only_near: true,
-            proof_within: Duration::from_secs(2),
-            code: Some(pairing::normal(code).unwrap()),
-            ask: ask(false),
-        });
+        let code = pairing::normal(code).unwrap();
+        asker.ask(other.me, vec![other.endpoint.local_addr()], WITHIN, Some(code));
         let Some(Incoming::Join(channel)) = other.endpoint.accept().await else { panic!("no exchange") };
         other.hands.accept(channel);
         tokio::select! {
             asked = other.inputs.recv() => {
                 let Some(Input::Joining(JoinEvent::Asked { exchange, has_code, .. })) = asked else { panic!() };
                 other.hands.carry_out(JoinEffect::Answer { exchange, answer: JoinAnswer::Later });
-                let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = asker.inputs.recv().await else {
-                    panic!("no answer")
-                };
-                (has_code, answer)
+                (has_code, asker.answer().await)
             }
-            answered = asker.inputs.recv() => {
-                let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = answered else { panic!() };
-                (false, answer)
-            }
+            answer = asker.answer() => (false, answer),
         }
     }
 
@@ -678,19 +637,13 @@ mod tests {
         let (mut asker, mut other) = (node().await, node().await);
         let code = other.hands.invites.give_digits().unwrap();
         let between = node().await;
+        // Its key is what the asker takes for the other's.
         let (with, address) = (between.me, between.endpoint.local_addr());
-        asker.hands.carry_out(JoinEffect::Ask {
-            with, // its key is what the asker takes for the other's
-            addresses: vec![address],
-            only_near: true,
-            proof_within: Duration::from_secs(2),
-            code: Some(pairing::normal(&code).unwrap()),
-            ask: ask(false),
-        });
+        asker.ask(with, vec![address], WITHIN, Some(pairing::normal(&code).unwrap()));
         let Some(Incoming::Join(mut near)) = between.endpoint.accept().await else { panic!("no exchange") };
         let to = other.endpoint.local_addr();
         let (dialled, accepted) =
-            tokio::join!(between.endpoint.dial_join(to, Duration::from_secs(2)), other.endpoint.accept());
+            tokio::join!(between.endpoint.dial_join(to, WITHIN), other.endpoint.accept());
         let (mut far, Some(Incoming::Join(channel))) = (dialled.unwrap(), accepted) else {
             panic!("no exchange")
         };
@@ -699,33 +652,19 @@ mod tests {
         far.send(kind, &bytes).await.unwrap();
         let (kind, bytes) = far.recv().await.unwrap();
         near.send(kind, &bytes).await.unwrap();
-        let Some(Input::Joining(JoinEvent::Answered { answer, .. })) = asker.inputs.recv().await else {
-            panic!("no answer")
-        };
-        assert!(answer.unwrap_err().contains("sits in between"));
+        assert!(asker.answer().await.unwrap_err().contains("sits in between"));
         drop((near, far));
         assert!(other.inputs.try_recv().is_err(), "no question of the one in between counts");
     }
 
     /// One asks the other to let it in: the words that each has, or why there are none.
     async fn words_of(asker: &mut Node, other: &mut Node) -> Result<(String, String), String> {
-        let (with, address) = (other.me, other.endpoint.local_addr());
-        asker.hands.carry_out(JoinEffect::Ask {
-            with,
-            addresses: vec![address],
-            only_near: true,
-            proof_within: Duration::from_secs(2),
-            code: None,
-            ask: ask(false),
-        });
+        asker.ask(other.me, vec![other.endpoint.local_addr()], WITHIN, None);
         let Some(Incoming::Join(channel)) = other.endpoint.accept().await else { panic!("no exchange") };
         other.hands.accept(channel);
         let asked = tokio::select! {
             asked = other.inputs.recv() => asked,
-            answered = asker.inputs.recv() => match answered {
-                Some(Input::Joining(JoinEvent::Answered { answer, .. })) => return Err(answer.unwrap_err()),
-                other => panic!("{other:?}"),
-            },
+            answer = asker.answer() => return Err(answer.unwrap_err()),
         };
         let Some(Input::Joining(JoinEvent::Asked { exchange, words, .. })) = asked else {
             panic!("no question")
@@ -765,7 +704,7 @@ mod tests {
         for says_numbers in [true, false] {
             let to = other.endpoint.local_addr();
             let (dialled, accepted) =
-                tokio::join!(asker.endpoint.dial_join(to, Duration::from_secs(2)), other.endpoint.accept());
+                tokio::join!(asker.endpoint.dial_join(to, WITHIN), other.endpoint.accept());
             let (mut near, Some(Incoming::Join(channel))) = (dialled.unwrap(), accepted) else { panic!() };
             other.hands.accept(channel);
             if says_numbers {

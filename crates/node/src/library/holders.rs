@@ -208,20 +208,16 @@ impl<'a> Rounds<'a> {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use exo_store::Store;
-
     use super::*;
-    use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_SILENT};
+    use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_SILENT, all_chunks, demo_and_copy};
     use crate::bulk::{Ask, KIND_BYTES, KIND_REFUSED};
 
     /// What comes of the demo model from one holder that answers its first `busy` questions for chunks with
     /// an error, and then rightly, or with other bytes; and how often it was asked for one.
     async fn fetched(busy: u32, is_right: bool) -> (Result<(), LibraryError>, u32) {
         let folder = tempfile::tempdir().unwrap();
-        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
-        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        let manifest = from.manifest(id).unwrap();
+        let (from, partial) = demo_and_copy(folder.path());
+        let id = partial.id();
         let asked = Arc::new(AtomicU32::new(0));
         let counted = asked.clone();
         let member = FakeMember::start(move |ask| match ask {
@@ -237,9 +233,8 @@ mod tests {
             _ => (KIND_REFUSED, b"no such question".to_vec()),
         });
         let member = member.await;
-        let holders = [Holder { node: member.node, addresses: vec![member.address] }];
+        let holders = [member.holder()];
         assert_eq!(super::manifest(&member.own, id, &holders).await.unwrap().root(), id);
-        let partial = to.prepare(&manifest).unwrap();
         let wanted = [ChunkRef { file: 0, index: 10 }];
         let fetched = super::chunks(&member.own, &partial, &wanted, &holders, &mut |_| {}, &|_, _| {}).await;
         assert_eq!(fetched.is_ok(), partial.has_chunk(wanted[0]));
@@ -279,10 +274,7 @@ mod tests {
     /// something of its own of the bytes. Comes back with what each was asked for, in order of the chunks.
     async fn asked_of_two(second: fn(Vec<u8>) -> (u8, Vec<u8>)) -> [Vec<u32>; 2] {
         let folder = tempfile::tempdir().unwrap();
-        let (from, _) = Store::open(&folder.path().join("from")).unwrap();
-        let (to, _) = Store::open(&folder.path().join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let (from, partial) = demo_and_copy(folder.path());
         let (from, asked) = (Arc::new(from), Arc::new(Mutex::new([Vec::new(), Vec::new()])));
         let answer = |number: usize, send: fn(Vec<u8>) -> (u8, Vec<u8>)| -> FakeAnswer {
             let (from, asked) = (from.clone(), asked.clone());
@@ -294,10 +286,8 @@ mod tests {
         };
         let answers = vec![answer(0, right), answer(1, second)];
         let members = FakeMember::start_all(answers, Duration::from_millis(5)).await;
-        let holders: Vec<Holder> =
-            members.iter().map(|m| Holder { node: m.node, addresses: vec![m.address] }).collect();
-        let all: Vec<ChunkRef> =
-            (0..partial.manifest().chunk_count(0)).map(|index| ChunkRef { file: 0, index }).collect();
+        let holders: Vec<Holder> = members.iter().map(FakeMember::holder).collect();
+        let all = all_chunks(&partial);
         let own = &members[0].own;
         super::chunks(own, &partial, &all, &holders, &mut |_| {}, &|_, _| {}).await.unwrap();
         assert!(all.iter().all(|chunk| partial.has_chunk(*chunk)));

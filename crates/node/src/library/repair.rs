@@ -188,10 +188,7 @@ mod tests {
     #[test]
     fn what_is_damaged_and_does_not_come_again_is_said_with_its_size() {
         let folder = tempfile::tempdir().unwrap();
-        let (from, _) = exo_store::Store::open(&folder.path().join("from")).unwrap();
-        let (to, _) = exo_store::Store::open(&folder.path().join("to")).unwrap();
-        let id = from.add_builtin("demo.gguf", crate::DEMO_MODEL).unwrap().id;
-        let partial = to.prepare(&from.manifest(id).unwrap()).unwrap();
+        let (_, partial) = crate::bulk::testing::demo_and_copy(folder.path());
         let failed = || {
             let (model, reasons) = ("demo".to_owned(), "the hub does not answer".to_owned());
             Err(LibraryError::NotFetched { model, reasons })

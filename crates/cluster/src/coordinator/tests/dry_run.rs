@@ -6,17 +6,6 @@ use super::*;
 use crate::wire::{DeviceReport, PlannerInputs};
 use crate::{DryRunError, dry_run};
 
-const MODEL_BYTES: u64 = 400 << 20;
-
-/// Model `n`, of which a node with room for one holds one.
-fn model(n: u8, is_on_demand: bool) -> InstanceRequest {
-    let mut request = request();
-    for layer in &mut request.shape.layers {
-        (layer.weight_bytes, layer.packed_bytes) = (MODEL_BYTES / 4, MODEL_BYTES / 4);
-    }
-    InstanceRequest { model: ModelId([n; 32]), model_name: format!("m{n}"), is_on_demand, ..request }
-}
-
 fn place(bench: &mut Bench, request: InstanceRequest) {
     let reply = ReplyTo { node: node(1), request: 7 };
     bench.feed(CoordinatorInput::Place { reply, request });

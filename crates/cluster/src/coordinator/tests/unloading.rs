@@ -2,20 +2,7 @@
 
 use std::time::Duration;
 
-use exo_types::ModelId;
-
 use super::*;
-
-const MODEL_BYTES: u64 = 400 << 20;
-
-/// Model `n`, of which a node that has `free_bytes` holds one.
-fn model(n: u8, is_on_demand: bool) -> InstanceRequest {
-    let mut request = request();
-    for layer in &mut request.shape.layers {
-        (layer.weight_bytes, layer.packed_bytes) = (MODEL_BYTES / 4, MODEL_BYTES / 4);
-    }
-    InstanceRequest { model: ModelId([n; 32]), model_name: format!("m{n}"), is_on_demand, ..request }
-}
 
 fn place(bench: &mut Bench, n: u8, is_on_demand: bool) {
     let reply = ReplyTo { node: node(1), request: n.into() };
@@ -181,7 +168,7 @@ fn what_a_person_asked_for_stays_and_so_does_all_where_no_room_would_do() {
 #[test]
 fn a_request_between_two_reports_is_use() {
     let mut bench = loaded(3, &[1]);
-    bench.coordinator.config.unload_idle_after = Some(Duration::from_secs(60));
+    bench.coordinator.unload_idle_after = Some(Duration::from_secs(60));
     for busy_us in [10, 20, 30] {
         bench.advance(50);
         load_with(&mut bench, 3, 1, |stage| stage.busy_us = busy_us);
@@ -201,7 +188,7 @@ fn what_a_request_loaded_goes_when_none_used_it_for_long_and_what_a_person_place
     bench.advance(3600);
     assert_eq!(names(&bench), ["m1", "m2", "m3"], "unless a time is set, nothing goes");
     let mut bench = loaded(3, &[1, 2]);
-    bench.coordinator.config.unload_idle_after = Some(Duration::from_secs(60));
+    bench.coordinator.unload_idle_after = Some(Duration::from_secs(60));
     place(&mut bench, 2, false);
     bench.advance(50);
     load(&mut bench, 3, 1);

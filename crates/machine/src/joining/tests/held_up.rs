@@ -85,15 +85,7 @@ fn one_host_that_puts_off_with_many_keys_is_passed_over_with_all_of_them() {
     let mut node = Node::fresh(keys[5].clone(), &[]);
     let host = SocketAddr::from(([10, 9, 9, 9], 4000));
     for (_, fake) in &keys[..4] {
-        let found = DiscoveredNode {
-            node: *fake,
-            addresses: vec![host],
-            name: None,
-            group: Some("home".to_owned()),
-            is_fresh: true,
-            is_lost: false,
-        };
-        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+        node.hears(DiscoveredNode { is_fresh: true, ..discovered(*fake, vec![host]) });
     }
     node.found(honest, true);
     node.wait(ALL_ARE_SEEN);
@@ -197,15 +189,8 @@ fn who_is_announced_where_another_stalls_has_its_time_anew_as_well() {
     for round in 0..50 {
         match round {
             12 => {
-                let found = DiscoveredNode {
-                    node: honest,
-                    addresses: vec![address(liar)],
-                    name: None,
-                    group: Some("home".to_owned()),
-                    is_fresh: true,
-                    is_lost: false,
-                };
-                node.call(|joining, ctx, out| joining.found(ctx, found, out));
+                let found = discovered(honest, vec![address(liar)]);
+                node.hears(DiscoveredNode { is_fresh: true, ..found });
             }
             35 => node.found(honest, true),
             _ => {}
@@ -239,15 +224,7 @@ fn where_another_new_node_is_known_nobody_is_asked_at_an_address_that_stalls() {
     let host = SocketAddr::from(([10, 9, 9, 9], 4000));
     let liars = [NodeId([1; 32]), NodeId([2; 32])];
     for liar in liars {
-        let found = DiscoveredNode {
-            node: liar,
-            addresses: vec![host],
-            name: None,
-            group: Some("home".to_owned()),
-            is_fresh: false,
-            is_lost: false,
-        };
-        node.call(|joining, ctx, out| joining.found(ctx, found, out));
+        node.hears(discovered(liar, vec![host]));
     }
     node.found(keys[1].1, true);
     node.wait(SHORT);

@@ -17,15 +17,7 @@ fn last_ask(node: &mut Node) -> (Vec<SocketAddr>, bool) {
 
 /// As an announcement may say of it, whoever announces it.
 fn announce(node: &mut Node, of: NodeId, at: SocketAddr) {
-    let found = DiscoveredNode {
-        node: of,
-        addresses: vec![at],
-        name: None,
-        group: Some("home".to_owned()),
-        is_fresh: false,
-        is_lost: false,
-    };
-    node.call(|joining, ctx, out| joining.found(ctx, found, out));
+    node.hears(discovered(of, vec![at]));
 }
 
 #[test]
