@@ -136,13 +136,16 @@ fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<(
     };
     let filter = tracing_subscriber::EnvFilter::try_new(quiet)
         .map_err(|e| anyhow::anyhow!("setting `log` is `{filter}`: {e}"))?;
+    let free_of_secrets = filter_fn(is_free_of_secrets).with_max_level_hint(LevelFilter::TRACE);
+    // A worker hears of no peer.
+    let peers = capture.cloned().unwrap_or_default().shown_lines::<tracing_subscriber::Registry>();
     let shown = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(ui::colours(&std::io::stderr()))
         // It would tell of a closed standard error there, and panic.
         .log_internal_errors(false)
         .fmt_fields(debug_fn(log_field).delimited(" "))
-        .with_filter(filter.and(filter_fn(is_free_of_secrets).with_max_level_hint(LevelFilter::TRACE)));
+        .with_filter(filter.and(free_of_secrets).and(peers));
     tracing_subscriber::registry().with(shown).with(capture.map(LogCapture::layer)).init();
     Ok(())
 }

@@ -88,6 +88,47 @@ fn an_answer_goes_on_at_another_node_when_its_own_is_killed() {
     }
 }
 
+/// Asks for an answer that outlives its reader, and leaves when it has begun; the head's `exo-resume`.
+fn begin_kept(node: &Node, body: &Value) -> String {
+    let (body, mut text) = (body.to_string(), String::new());
+    let head = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: {}\r\nAuthorization: Bearer {}\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\nexo-keep: true\r\n\r\n",
+        node.address,
+        node.secret,
+        body.len()
+    );
+    let mut stream = TcpStream::connect(&node.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.write_all((head + &body).as_bytes()).unwrap();
+    while !text.contains("\nid: ") {
+        let mut bytes = [0; 512];
+        let n = stream.read(&mut bytes).unwrap();
+        assert!(n > 0, "{text}\n{}", node.log());
+        text.push_str(&String::from_utf8_lossy(&bytes[..n]));
+    }
+    ticket(&text)
+}
+
+/// Whoever asked to have an answer kept reads it later, when its node may be gone.
+#[test]
+fn a_kept_answer_that_was_computed_is_there_whole_when_its_node_is_killed() {
+    let mut nodes = cluster("kept", &["one", "two", "three"]);
+    nodes[0].place("demo", 2);
+    let body = json!({"model": "demo", "prompt": "Once", "max_tokens": 200, "ignore_eos": true, "temperature": 1.0,
+        "stream": true});
+    let ticket = begin_kept(&nodes[2], &body);
+    let computed = resume(&nodes[2], &ticket, None);
+    assert!(computed.status == 200 && computed.body.contains("[DONE]"), "{}", computed.body);
+    // Long enough for a copy that ends with the computing to be gone.
+    std::thread::sleep(Duration::from_secs(1));
+    nodes[2].kill();
+    let whole = resume(&nodes[1], &ticket, None);
+    assert_eq!(whole.status, 200, "{}\n{}", whole.body, nodes[1].log());
+    assert_eq!(text_of(&whole.body), text_of(&computed.body), "not a token more, less or other");
+    assert!(whole.body.contains("[DONE]"), "{}", whole.body);
+}
+
 #[test]
 fn a_message_goes_on_at_another_node_when_its_own_is_killed() {
     let mut nodes = cluster("message", &["one", "two", "three"]);

@@ -1,6 +1,7 @@
 //! Which chunks of a file are held, who fetches which, and how many fetch at once. Shared by the threads of
 //! one download.
 
+use std::collections::BTreeMap;
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -371,16 +372,16 @@ impl ChunkQueue {
         self.state.lock().in_flight[fetcher] = 0;
     }
 
-    /// What has come of chunks that are not whole.
+    /// What has come of chunks that are not written.
     pub(crate) fn in_flight_bytes(&self) -> u64 {
-        self.state.lock().in_flight.iter().sum()
+        self.state.lock().in_flight_bytes()
     }
 
     /// What has come and is not held yet.
     pub(crate) fn coming_bytes(&self) -> u64 {
         let state = self.state.lock();
         let lens = state.unsynced.iter().map(|index| self.range(*index)).map(|(start, end)| end - start);
-        lens.sum::<u64>() + state.in_flight.iter().sum::<u64>()
+        lens.sum::<u64>() + state.in_flight_bytes()
     }
 
     /// Nobody asks before this long has passed. How long that is in all since a chunk last came.
@@ -573,6 +574,17 @@ impl State {
         chunks
     }
 
+    /// Of a chunk that two bring, what the one has that is further.
+    fn in_flight_bytes(&self) -> u64 {
+        let mut came = BTreeMap::<u32, u64>::new();
+        let bring = self.claims.iter().zip(&self.in_flight);
+        for (next, bytes) in bring.filter_map(|(claim, bytes)| Some((claim.as_ref()?.0, *bytes))) {
+            let most = came.entry(next).or_default();
+            *most = bytes.max(*most);
+        }
+        came.values().sum()
+    }
+
     fn is_to_wait(&self, now: Instant) -> bool {
         self.not_before.is_some_and(|until| now < until)
     }
@@ -600,6 +612,7 @@ impl State {
             };
             if next == index {
                 self.claims[fetcher] = Some((next + 1, end)).filter(|(next, end)| next < end);
+                self.in_flight[fetcher] = 0; // it counts as written from now on
             } else {
                 self.claims[fetcher] = Some((next, index));
                 self.miss(index + 1..end);
@@ -765,6 +778,22 @@ mod tests {
         work.claim(0);
         work.release(0);
         assert_eq!((work.ranges(), work.claimed(1)), (2, Some((1, 2))));
+    }
+
+    #[test]
+    fn of_a_chunk_that_two_bring_what_has_come_counts_once_until_it_is_written_and_then_until_it_is_held() {
+        let (second, part) = (Duration::from_secs(1), CHUNK_BYTES / 10);
+        let work = with_a_slow_one(second, 10 * second, part);
+        assert_eq!(work.coming_bytes(), CHUNK_BYTES + part, "the first is written");
+        assert_eq!(work.claim(0), Some((1, 2)));
+        work.receive(0, part / 2);
+        assert_eq!(work.coming_bytes(), CHUNK_BYTES + part);
+        work.receive(0, CHUNK_BYTES - part / 2);
+        assert_eq!(work.coming_bytes(), 2 * CHUNK_BYTES, "it is being written");
+        work.write(0, 1);
+        assert_eq!((work.coming_bytes(), work.in_flight_bytes()), (2 * CHUNK_BYTES, 0));
+        work.hold(&work.unsynced());
+        assert_eq!((work.held_bytes(), work.coming_bytes()), (2 * CHUNK_BYTES, 0));
     }
 
     #[test]

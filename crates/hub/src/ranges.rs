@@ -274,9 +274,11 @@ impl Fetch<'_> {
                 partial.store(from, *pieces)?; // what came before a failure stays
             }
             read?;
-            self.work.clear_in_flight(fetcher);
             match &self.store {
-                ChunkStore::Whole(store) => store(next, from, partial.bytes())?,
+                ChunkStore::Whole(store) => {
+                    self.work.clear_in_flight(fetcher); // who takes it counts it
+                    store(next, from, partial.bytes())?;
+                }
                 ChunkStore::Pieces(pieces) => pieces.finish(next, from, &partial.blocks.finish())?,
             }
             self.work.write(fetcher, next);

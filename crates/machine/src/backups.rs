@@ -361,12 +361,12 @@ impl NodeMachine {
         let known = self.backups.kept.get(&request);
         // Who goes on with a request that it has claimed has shown the proof.
         if known.is_some_and(|kept| kept.from != from && kept.proof != proof) {
-            return tracing::debug!(%from, %request, "a copy of a request that is another node's");
+            return tracing::debug!(peer = %from, %request, "a copy of a request that is another node's");
         }
         self.backups.kept.remove(&request);
         let bytes = backup.bytes();
         if !self.backups.has_room(from, bytes) {
-            tracing::debug!(%from, %request, bytes, "no room for the copy of a request");
+            tracing::debug!(peer = %from, %request, bytes, "no room for the copy of a request");
             return self.send_backup(from, BackupMessage::Dropped { request, has_room: false });
         }
         let heard_at = self.awake.now();
@@ -397,7 +397,7 @@ impl NodeMachine {
             // A copy with a gap is none.
             self.backups.kept.remove(&request);
         }
-        tracing::debug!(%from, %request, index, position, has_room, "a copy of a request is not kept");
+        tracing::debug!(peer = %from, %request, index, position, has_room, "a copy of a request is not kept");
         self.send_backup(from, BackupMessage::Dropped { request, has_room });
     }
 
@@ -514,7 +514,7 @@ impl NodeMachine {
                 return self.reply(reply, Answer::Claimed(Ok(backup)));
             }
             Claimed::Kept { .. } => {
-                tracing::debug!(%from, %request, "a copy from who does not know its proof")
+                tracing::debug!(peer = %from, %request, "a copy from who does not know its proof")
             }
             Claimed::Unknown | Claimed::Running => {}
         }
@@ -531,7 +531,7 @@ impl NodeMachine {
 
     fn send_backup(&mut self, to: NodeId, message: BackupMessage) {
         if !self.send_control(to, ControlMessage::Backup(message)) {
-            tracing::debug!(%to, "a word on the copy of a request found no link");
+            tracing::debug!(peer = %to, "a word on the copy of a request found no link");
         }
     }
 }

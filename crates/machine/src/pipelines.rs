@@ -368,7 +368,7 @@ impl NodeMachine {
     fn submitted(&mut self, from: NodeId, submission: Submission) {
         let Submission { placement, attempt, .. } = submission;
         let (request, prompt_tokens) = (submission.spec.sequence.request, submission.spec.prompt_tokens);
-        tracing::debug!(%request, %attempt, %from, prompt_tokens, "a sequence for the scheduler");
+        tracing::debug!(%request, %attempt, peer = %from, prompt_tokens, "a sequence for the scheduler");
         if self.schedulers.contains_key(&placement) {
             return self.feed_scheduler(placement, SchedulerInput::Submit { from, submission });
         }

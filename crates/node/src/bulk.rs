@@ -3,6 +3,7 @@
 //! One channel, one asker; answers come in the order of the questions, so a few questions may be on the way.
 
 mod givers;
+mod progress;
 mod refused_chunks;
 mod shared_chunks;
 #[cfg(test)]
@@ -23,6 +24,7 @@ use exo_types::{DeviceId, ModelId, NodeId, Transport};
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::givers::Givers;
+pub(crate) use self::progress::{FetchProgress, ProgressSender, progress_channel};
 pub(crate) use self::refused_chunks::RefusedChunks;
 pub(crate) use self::shared_chunks::{ChunkShare, SharedChunks};
 use crate::details::SharedDetails;
@@ -172,19 +174,6 @@ pub struct PeerChunks {
     pub coming: BTreeSet<ChunkRef>,
     /// What its fetches under way are for, held or not, where it asks the hub itself.
     pub wanted: Vec<ChunkRun>,
-}
-
-/// How a fetch of chunks goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum FetchProgress {
-    /// A chunk of so many bytes is on the disk.
-    Stored(u64),
-    /// The next chunk that is stored came from this member, with so many bytes.
-    From(NodeId, u64),
-    /// So many bytes have come of chunks that are not whole: on a slow line all that moves for minutes.
-    InFlight(u64),
-    /// The hub asked to wait, for so long still.
-    HubWaits(Duration),
 }
 
 /// A burst: so many frames, the first of which only open the path.
@@ -369,24 +358,19 @@ impl Fetcher {
         share: &ChunkShare<'_>,
         of: AskedOf,
         refused: NoteRefused<'_>,
-        progress: &mut (dyn FnMut(FetchProgress) + Send),
+        progress: &ProgressSender,
     ) -> Result<(), FetchError> {
         (self.received_bytes, self.received_in) = (0, Duration::ZERO);
         let manifest: &Manifest = partial.manifest();
         let mut asked = AskedChunks::new(of, manifest, share);
         while let Some((chunk, answer)) = self.next_chunk(&mut asked).await? {
             let kept = match answer {
-                Ok(bytes) => keep(self.holder, partial.clone(), chunk, bytes).await,
+                Ok(bytes) => keep(self.holder, partial.clone(), chunk, bytes, progress.clone()).await,
                 Err(error) => Err(error),
             };
             share.answered(Instant::now(), chunk, kept.is_ok());
-            match kept {
-                Ok(Some(len)) => {
-                    progress(FetchProgress::From(self.holder, len));
-                    progress(FetchProgress::Stored(len));
-                }
-                Ok(None) => {} // another source was sooner
-                Err(error) => refused(chunk, error)?,
+            if let Err(error) = kept {
+                refused(chunk, error)?;
             }
         }
         Ok(())
@@ -595,17 +579,17 @@ pub(crate) fn holder_of(node: &NodeView) -> Result<Holder, MemberError> {
     Ok(Holder { node, addresses })
 }
 
-/// Writes a chunk; how long it is, unless it was here.
+/// Writes a chunk, and tells of it, also where nobody waits for that any more.
 async fn keep(
     holder: NodeId,
     partial: Arc<PartialModel>,
     chunk: ChunkRef,
     bytes: bytes::Bytes,
-) -> Result<Option<u64>, FetchError> {
-    let len = bytes.len() as u64;
-    let written = tokio::task::spawn_blocking(move || partial.write_new_chunk(chunk, &bytes)).await;
-    match written {
-        Ok(Ok(is_new)) => Ok(is_new.then_some(len)),
+    progress: ProgressSender,
+) -> Result<(), FetchError> {
+    let write = move || progress.write(&partial, chunk, &bytes, Some(holder));
+    match tokio::task::spawn_blocking(write).await {
+        Ok(Ok(())) => Ok(()),
         Ok(Err(error @ exo_store::ChunkError::Store(_))) => Err(FetchError::Disk { reason: chain(&error) }),
         Ok(Err(error)) => Err(FetchError::Wrong { holder, reason: error.to_string() }),
         Err(error) => Err(FetchError::Disk { reason: error.to_string() }),
@@ -646,7 +630,8 @@ mod tests {
         let (mut refused, mut fetcher) = (RefusedChunks::default(), member.dialled().await);
         let (all, of) = (SharedChunks::new(wanted), AskedOf::Model(partial.id()));
         let note = &mut |chunk, error| refused.note(Instant::now(), chunk, error);
-        let fetched = fetcher.chunks(partial, &all.whole(), of, note, &mut |_| {}).await;
+        let (progress, _told) = progress_channel(partial, Vec::new());
+        let fetched = fetcher.chunks(partial, &all.whole(), of, note, &progress).await;
         (fetched, refused)
     }
 
@@ -706,7 +691,8 @@ mod tests {
                 let mut fetcher = member.dialled().await;
                 let (all, of) = (SharedChunks::new(&[first]), AskedOf::Model(model));
                 let note = &mut |_: ChunkRef, error: FetchError| -> Result<(), FetchError> { Err(error) };
-                fetcher.chunks(&partial, &all.whole(), of, note, &mut |_| {}).await.err()
+                let (progress, _told) = progress_channel(&partial, Vec::new());
+                fetcher.chunks(&partial, &all.whole(), of, note, &progress).await.err()
             },
         ];
         for (number, error) in errors.into_iter().enumerate() {

@@ -14,9 +14,8 @@ use exo_hub::{Cancel, Client, CommitFile, HubError, Origin, OriginFile, Settings
 use exo_stdx::Mutex;
 use exo_store::{ChunkError, ChunkRef, Manifest, PartialModel, StoreError};
 use exo_types::ModelId;
-use tokio::sync::mpsc;
 
-use crate::bulk::{ChunkRun, FetchProgress};
+use crate::bulk::{ChunkRun, FetchProgress, ProgressSender};
 use crate::host::Host;
 use exo_accelerators::chain;
 
@@ -247,7 +246,7 @@ impl HubBytes {
         self: &Arc<Self>,
         partial: &Arc<PartialModel>,
         chunks: &[ChunkRef],
-        progress: &mut (dyn FnMut(FetchProgress) + Send),
+        progress: &ProgressSender,
     ) -> Result<(), HubBytesError> {
         let id = partial.id();
         if let Some(wait) = self.hub_wait(Instant::now()) {
@@ -256,18 +255,15 @@ impl HubBytes {
         let client = self.client(id)?;
         let cancel = CancelOnDrop(Arc::new(Cancel::default()));
         let _coming = Coming::begin(self, id, chunks, &cancel.0);
-        let (told, mut heard) = mpsc::unbounded_channel();
         let (wish, partial, chunks) = (cancel.0.clone(), partial.clone(), chunks.to_vec());
+        let progress = progress.clone();
         let work = tokio::task::spawn_blocking(move || {
             let mut files: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             chunks.iter().for_each(|chunk| files.entry(chunk.file).or_default().push(chunk.index));
             files.into_iter().try_for_each(|(file, wanted)| {
-                fetch_file(&client, &partial, file, &wanted, &wish, &|news| _ = told.send(news))
+                fetch_file(&client, &partial, file, &wanted, &wish, &progress)
             })
         });
-        while let Some(news) = heard.recv().await {
-            progress(news);
-        }
         let fetched = work.await?;
         self.note(id, Instant::now(), &fetched);
         Ok(fetched?)
@@ -420,18 +416,14 @@ fn fetch_file(
     file: u32,
     wanted: &[u32],
     cancel: &Cancel,
-    told: &(dyn Fn(FetchProgress) + Sync),
+    progress: &ProgressSender,
 ) -> Result<(), HubError> {
     let manifest = partial.manifest();
     let at = commit_file(client, manifest, file)?;
     let is_here = |index: u32| partial.has_chunk(ChunkRef { file, index });
     let store = |index: u32, _start: u64, bytes: &[u8]| {
-        match partial.write_new_chunk(ChunkRef { file, index }, bytes) {
-            Ok(false) => Ok(()), // a member was sooner
-            Ok(true) => {
-                told(FetchProgress::Stored(bytes.len() as u64));
-                Ok(())
-            }
+        match progress.write(partial, ChunkRef { file, index }, bytes, None) {
+            Ok(()) => Ok(()),
             Err(error @ ChunkError::Mismatch { .. }) => Err(HubError::Answer {
                 host: client.settings().endpoint.host().unwrap_or_default().to_owned(),
                 attempt: format!("fetch {}", at.planned().name),
@@ -444,7 +436,12 @@ fn fetch_file(
             }),
         }
     };
-    let mut in_flight = |bytes| told(FetchProgress::InFlight(bytes));
+    let mut in_flight = |bytes| {
+        // What is not whole is not waited for any more then.
+        if !cancel.is_cancelled() {
+            progress.tell(FetchProgress::InFlight(bytes));
+        }
+    };
     at.fetch_chunks(client, manifest.chunk_bytes, wanted, cancel, (&store, &is_here), &mut in_flight)
 }
 

@@ -67,6 +67,7 @@ mod open_device;
 mod outlet;
 mod packets;
 mod pairing;
+mod peer_lines;
 pub mod planning;
 mod prediction_events;
 mod progress;

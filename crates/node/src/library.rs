@@ -140,14 +140,18 @@ impl ShardProgress {
 
     /// So many bytes were here before, and are still what came then.
     fn find(&mut self, bytes: u64) {
-        self.found_bytes = self.found_bytes.saturating_add(bytes);
-        self.note(FetchProgress::Stored(bytes));
+        self.note(FetchProgress::Found(bytes));
     }
 
     fn note(&mut self, news: FetchProgress) {
         (self.hub_wait, self.from) = (Duration::ZERO, None);
         let here = match news {
             FetchProgress::Stored(bytes) => {
+                self.stored_bytes = self.stored_bytes.saturating_add(bytes);
+                self.stored_bytes
+            }
+            FetchProgress::Found(bytes) => {
+                self.found_bytes = self.found_bytes.saturating_add(bytes);
                 self.stored_bytes = self.stored_bytes.saturating_add(bytes);
                 self.stored_bytes
             }
@@ -426,7 +430,7 @@ impl Library {
         let room = self.make_room(Some(partial.id()), needed_bytes, &|| true).await;
         let room = room.map_err(|error| LibraryError::NoRoom { error })?;
         let progress = &mut |news| {
-            if let FetchProgress::Stored(bytes) = news {
+            if let FetchProgress::Stored(bytes) | FetchProgress::Found(bytes) = news {
                 room.claim.arrived(bytes);
             }
             progress(news);
@@ -527,6 +531,8 @@ mod tests {
         so_far.note(FetchProgress::InFlight(3));
         so_far.note(FetchProgress::Stored(4));
         assert_eq!((so_far.done_bytes, so_far.came_bytes()), (16, 4));
+        so_far.note(FetchProgress::Found(4));
+        assert_eq!((so_far.done_bytes, so_far.came_bytes()), (20, 4), "another fetch of this node brought it");
     }
 
     #[test]

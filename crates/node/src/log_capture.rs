@@ -3,10 +3,12 @@
 //! Kept is what says what the node does: of exo's own parts everything from *debug* on, of libraries
 //! warnings, and more of what is raised, but for [what may have secrets in it](is_free_of_secrets). Prompts
 //! and answers are in no line of any level. A layer of the process's subscriber writes here
-//! ([`LogCapture::layer`]); who starts a node installs it.
+//! ([`LogCapture::layer`]); who starts a node installs it. Of lines that one peer causes so many are taken and
+//! the rest is counted, here and, where [a filter](LogCapture::shown_lines) is installed, where it is shown.
 
 use std::fmt;
 use std::fmt::Write as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,19 +22,29 @@ use exo_transport::Endpoint;
 use exo_types::{clean_name, printable};
 use futures_util::StreamExt;
 use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, watch};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
+use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::{Context, Filter};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::bulk::{Fetcher, LOG_ANSWER_BYTES_MAX, LogAsk, MemberError};
+use crate::peer_lines::{LeftOut, PeerLines};
 use exo_accelerators::chain;
 
 /// Bytes of lines that are kept.
 const RING_BYTES_MAX: usize = 10 << 20;
+/// Lines that one peer may cause, from *debug* on: at once, and a minute behind that. Each of its requests is
+/// one.
+const KEPT_OF_PEER: (u32, u32) = (6000, 3000);
+/// The same of what is shown, from *info* on.
+const SHOWN_OF_PEER: (u32, u32) = (240, 120);
+/// Between two lines about what was left out.
+const LEFT_OUT_TOLD_EVERY: Duration = Duration::from_secs(60);
 /// Targets whose level is raised at once.
 const RAISED_MAX: usize = 8;
 /// Longest name of a target that may be raised, and of text in a question.
@@ -54,6 +66,9 @@ pub struct LogCapture(Arc<LogCaptureInner>);
 struct LogCaptureInner {
     ring: Mutex<LogRing>,
     raised: Mutex<Vec<Raised>>,
+    kept_of_peers: PeerLines,
+    shown_of_peers: PeerLines,
+    is_left_out: Arc<Notify>,
 }
 
 /// More is kept of these targets for a while.
@@ -66,8 +81,11 @@ struct Raised {
 
 impl Default for LogCapture {
     fn default() -> Self {
-        let ring = Mutex::new(LogRing::new(RING_BYTES_MAX));
-        Self(Arc::new(LogCaptureInner { ring, raised: Mutex::default() }))
+        let (ring, raised) = (Mutex::new(LogRing::new(RING_BYTES_MAX)), Mutex::default());
+        let is_left_out = Arc::<Notify>::default();
+        let kept_of_peers = PeerLines::new(Level::DEBUG, KEPT_OF_PEER, is_left_out.clone());
+        let shown_of_peers = PeerLines::new(Level::INFO, SHOWN_OF_PEER, is_left_out.clone());
+        Self(Arc::new(LogCaptureInner { ring, raised, kept_of_peers, shown_of_peers, is_left_out }))
     }
 }
 
@@ -95,7 +113,38 @@ impl LogCapture {
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
-        Writer(self.clone()).with_filter(KeptLines(self.clone()))
+        Writer(self.clone()).with_filter(KeptLines(self.clone()).and(self.0.kept_of_peers.clone()))
+    }
+
+    /// Lets through what is to be shown of lines that peers cause.
+    pub fn shown_lines<S>(&self) -> impl Filter<S> + Send + Sync + use<S> {
+        self.0.shown_of_peers.clone()
+    }
+
+    /// Tells what was left out, a minute after the first of it, until the node has ended.
+    pub(crate) async fn report_left_out(self, mut ended: watch::Receiver<bool>) {
+        let mut has_ended = pin!(async move {
+            let _ = ended.wait_for(|ended| *ended).await;
+        });
+        loop {
+            tokio::select! {
+                () = self.0.is_left_out.notified() => {}
+                () = &mut has_ended => break,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LEFT_OUT_TOLD_EVERY) => {}
+                () = &mut has_ended => break,
+            }
+            self.tell_left_out();
+        }
+        self.tell_left_out();
+    }
+
+    fn tell_left_out(&self) {
+        for (log, of_peers) in [("shown", &self.0.shown_of_peers), ("kept", &self.0.kept_of_peers)] {
+            let Some(LeftOut { lines, targets, peers }) = of_peers.take_left_out() else { continue };
+            tracing::warn!(log, lines, targets, peers, "too many lines of single peers: these were left out");
+        }
     }
 
     /// Keeps more of a target for ten minutes.
@@ -412,6 +461,9 @@ impl fmt::Display for Cursor {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use exo_types::NodeId;
     use tracing_subscriber::layer::SubscriberExt;
 
     use super::*;
@@ -457,6 +509,68 @@ mod tests {
             let raised = capture.raise(&format!("t{number}"), LogLevel::Trace);
             assert_eq!(raised.is_ok(), number < RAISED_MAX - 1, "{number}");
         }
+    }
+
+    /// Counts lines from *info* on.
+    struct Shown(Arc<AtomicU64>);
+
+    impl<S: Subscriber> Layer<S> for Shown {
+        fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+            self.0.fetch_add(u64::from(*event.metadata().level() <= Level::INFO), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn of_lines_that_a_member_causes_without_end_some_are_logged_and_the_others_counted_by_target() {
+        let (capture, shown) = (LogCapture::default(), Arc::new(AtomicU64::new(0)));
+        let lines = Shown(shown.clone()).with_filter(capture.shown_lines());
+        let subscriber = tracing_subscriber::registry().with(lines).with(capture.layer());
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let say = |peer: NodeId| {
+            tracing::warn!(target: "events::log", %peer, "entries that cannot be");
+            tracing::debug!(target: "exo_machine::backups", %peer, "no room");
+        };
+        (0..5000).for_each(|_| say(NodeId([1; 32])));
+        say(NodeId([2; 32]));
+        tracing::warn!(target: "exo_node::ballast", "the disk is full");
+        let (kept_of_others, other) = (texts(&capture).into_iter().rev().take(3), NodeId([2; 32]));
+        let kept_of_others: Vec<String> = kept_of_others.collect();
+        let [debug, warning] = ["no room", "entries that cannot be"].map(|text| format!("{text} peer={other}"));
+        let expected = ["the disk is full".to_owned(), debug, warning];
+        assert_eq!(kept_of_others, expected, "neither others nor the node itself lose a line");
+        let logged = [shown.load(Ordering::Relaxed), capture.0.ring.lock().last()];
+        // Of the one member, and a little more on a slow machine.
+        let of_member = [logged[0] - 2, logged[1] - 3];
+        assert!((240..1000).contains(&of_member[0]) && (6000..9000).contains(&of_member[1]), "{of_member:?}");
+        capture.tell_left_out();
+        let told = texts(&capture).split_off(98);
+        let left_out = |line: &str| -> u64 {
+            line.split_once(" lines=").unwrap().1.split(' ').next().unwrap().parse().unwrap()
+        };
+        assert_eq!(left_out(&told[0]), 5000 - of_member[0], "each line is logged or counted: {told:?}");
+        assert_eq!(left_out(&told[1]), 10_000 - of_member[1], "{told:?}");
+        assert!(told[0].contains(r#"log="shown""#) && told[0].contains(r#"targets="events::log "#), "{told:?}");
+        let targets = ["events::log ", "exo_machine::backups "];
+        assert!(targets.iter().all(|target| told[1].contains(target)), "{told:?}");
+        let last = capture.0.ring.lock().last();
+        capture.tell_left_out();
+        assert_eq!(capture.0.ring.lock().last(), last, "nothing was left out since");
+    }
+
+    #[tokio::test]
+    async fn what_was_left_out_is_told_when_the_node_ends_at_the_latest() {
+        let capture = LogCapture::default();
+        let _guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(capture.layer()));
+        let (end, ended) = watch::channel(false);
+        let reports = capture.clone().report_left_out(ended);
+        let flood = async {
+            let peer = NodeId([1; 32]);
+            (0..20_000).for_each(|_| tracing::info!(target: "exo_machine::trust", %peer, "refused"));
+            end.send(true).unwrap();
+        };
+        tokio::join!(reports, flood);
+        let last = texts(&capture).pop().unwrap();
+        assert!(last.starts_with("too many lines") && last.contains("exo_machine::trust "), "{last}");
     }
 
     #[tokio::test]

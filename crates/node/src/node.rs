@@ -99,11 +99,11 @@ impl Node {
         let (stop, stopped) = watch::channel(false);
         let (end, ended) = watch::channel(false);
         let (ask_end, end_asked) = watch::channel(false);
-        let view = view_tx.subscribe();
-        let draft = hands.draft.clone();
+        let (view, draft) = (view_tx.subscribe(), hands.draft.clone());
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
         hands.library.room.sees(view.clone());
         tokio::spawn(hands.library.clone().look_after(stopped.clone()));
+        tokio::spawn(config.log.clone().report_left_out(ended.clone()));
         let downloads = NodeDownloads::new(
             hands.library.clone(),
             events.clone(),

@@ -3,7 +3,8 @@
 //! A client asks for it with `exo-keep: true`, or with an id and a secret that it has drawn
 //! (`exo-keep: ID.SECRET`). Then the events of the answer go into a bounded buffer of this node instead of to
 //! a connection, and whoever shows the secret reads them, from the start or behind the last that it has had.
-//! They are gone ten minutes after the end.
+//! They are gone ten minutes after the end. The copy of the request in another member's memory lasts for a
+//! minute of these, whether or not somebody has read the answer: this node may be lost behind the end as well.
 //!
 //! Start reading at [`Outliving::keep`].
 
@@ -36,8 +37,13 @@ const SHARE_OF_BODIES: usize = 4 * ANSWERS_MAX;
 const EVENT_BYTES: usize = 96;
 /// After the end.
 const KEPT_FOR: Duration = Duration::from_secs(600);
+/// The copy on another member, after the end: as long as it lasts for who reads slowly.
+const COPY_KEPT_FOR: Duration = Duration::from_secs(60);
 /// Events that are handed to a connection at once.
 const BATCH_BYTES: usize = 64 << 10;
+
+/// The copy of a request on another member lasts until this is dropped.
+pub type CopyHold = Box<dyn Send>;
 
 /// The answers of one server that outlive their readers.
 pub struct Outliving {
@@ -69,6 +75,8 @@ struct State {
     /// Why there is nothing yet, where the node says so.
     waits_for: Option<String>,
     ended: Option<Instant>,
+    /// Of a whole answer, until its copy is to end.
+    copy: Option<CopyHold>,
 }
 
 struct Event {
@@ -137,21 +145,27 @@ impl Outliving {
     fn all(&self) -> MutexGuard<'_, Vec<Arc<OutlivingAnswer>>> {
         let mut all = self.answers.lock();
         all.retain(|answer| {
-            let is_over = answer.state.lock().ended.is_some_and(|ended| ended.elapsed() >= KEPT_FOR);
-            if is_over {
+            let ended = answer.state.lock().ended;
+            let ended_for = ended.map_or(Duration::ZERO, |ended| ended.elapsed());
+            if ended_for >= COPY_KEPT_FOR {
+                answer.end_copy();
+            }
+            if ended_for >= KEPT_FOR {
                 answer.forget_events();
             }
-            !is_over
+            ended_for < KEPT_FOR
         });
         all
     }
 
-    /// Forgets an answer that has ended when its time is over. Until then only the list holds it: one that
-    /// makes place is gone at once.
+    /// Forgets an answer that has ended when its time is over, and its copy before that. Until then only the
+    /// list holds it: one that makes place is gone at once.
     pub async fn forget_later(&self, answer: Arc<OutlivingAnswer>) {
         drop(answer);
-        tokio::time::sleep(KEPT_FOR).await;
-        drop(self.all());
+        for time in [COPY_KEPT_FOR, KEPT_FOR.saturating_sub(COPY_KEPT_FOR)] {
+            tokio::time::sleep(time).await;
+            drop(self.all());
+        }
     }
 }
 
@@ -193,8 +207,20 @@ impl OutlivingAnswer {
         self.news.send_modify(|events| *events += 1);
     }
 
-    /// Frees what it takes: readers that are still at it, however slowly, hold the answer itself.
+    /// Lets the copy of its request on another member last for a while behind the end, which comes next.
+    pub fn hold_copy(&self, copy: CopyHold) {
+        self.state.lock().copy = Some(copy);
+    }
+
+    fn end_copy(&self) {
+        let copy = self.state.lock().copy.take();
+        drop(copy);
+    }
+
+    /// Frees what it takes, here and on another member: readers that are still at it, however slowly, hold
+    /// the answer itself.
     fn forget_events(&self) {
+        self.end_copy();
         let mut state = self.state.lock();
         (state.events, state.bytes) = (VecDeque::new(), 0);
     }
@@ -453,6 +479,31 @@ mod tests {
         answers[1].state.lock().ended = Instant::now().checked_sub(KEPT_FOR);
         drop(all.all());
         assert_eq!(answers[1].state.lock().bytes, 0);
+    }
+
+    #[test]
+    fn the_copy_of_a_kept_answer_lasts_for_a_minute_behind_its_end_and_no_longer_than_the_answer() {
+        let all = Outliving::new(usize::MAX);
+        let keep = |n: u128| all.keep(CHAT, RequestId(n), None, Principal::LOCAL, PROOF).expect("room");
+        let answers: Vec<_> = (0..OF_ONE_MAX as u128).map(keep).collect();
+        let copies: Vec<Arc<()>> = answers.iter().map(|_| Arc::default()).collect();
+        for (answer, copy) in answers.iter().zip(&copies) {
+            answer.hold_copy(Box::new(copy.clone()));
+            answer.end();
+        }
+        let is_held = |n: usize| Arc::strong_count(&copies[n]) == 2;
+        let ended_before =
+            |n: usize, time| answers[n].state.lock().ended = Instant::now().checked_sub(time);
+        ended_before(1, COPY_KEPT_FOR / 2);
+        ended_before(2, COPY_KEPT_FOR);
+        drop(all.all());
+        assert!(is_held(0) && is_held(1) && !is_held(2));
+        assert!(all.find(RequestId(2), &PROOF).is_some(), "the node itself keeps it for longer");
+        // One that makes place: the one that ended first.
+        keep(99);
+        assert!(all.find(RequestId(2), &PROOF).is_none() && is_held(1));
+        keep(100);
+        assert!(all.find(RequestId(1), &PROOF).is_none() && !is_held(1) && is_held(0));
     }
 
     #[test]

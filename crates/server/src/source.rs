@@ -135,6 +135,11 @@ impl Source {
         SourceEvent::Event(event)
     }
 
+    /// Whether another member may have a copy of the request, which ends when this is dropped.
+    pub fn may_have_copy(&self) -> bool {
+        self.resumable.is_some()
+    }
+
     /// Cancelled when the server has waited long enough for answers to end.
     pub fn closing(&self) -> CancellationToken {
         self.closing.clone()

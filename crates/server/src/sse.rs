@@ -128,8 +128,10 @@ pub async fn outlive(
             writer.fail(error.clone());
             tell(&mut opened, Err(error));
         }
-        // The slot is free before the answer is.
-        drop(writer);
+        // The slot is free before the answer is. The copy of a whole one outlives its end here.
+        if let Some(source) = writer.into_whole() {
+            kept.hold_copy(Box::new(source));
+        }
         drop(ending);
         tokio::select! {
             () = owner.stopping.cancelled() => {}
@@ -366,6 +368,12 @@ impl<C: Chunks> Writer<C> {
             self.state = State::Whole;
         }
         out
+    }
+
+    /// Ends all but the request, and that as well unless its answer is whole and may have a copy elsewhere.
+    fn into_whole(self) -> Option<Source> {
+        let Self { source, state, .. } = self;
+        (state == State::Whole && source.may_have_copy()).then_some(source)
     }
 
     /// Ends the request: a whole answer's when its client has taken it or has left, and not when it is

@@ -102,6 +102,28 @@ async fn a_kept_answer_needs_its_secret_and_leaves_no_copy_where_none_is_wanted(
     assert!(whole.body.contains("answer.") && whole.body.ends_with("data: [DONE]\n\n"), "{}", whole.body);
 }
 
+/// The request lives on for the copy that another member has of it, and with it the copy ends.
+#[tokio::test]
+async fn the_copy_of_a_kept_answer_is_there_behind_its_end_whether_or_not_it_was_read() {
+    let server = start().await;
+    let (_, ticket) = begin(&server, "good", KEEP, 2).await;
+    let (id, ticket) = parts(&ticket.unwrap());
+    let whole = server.send(&format!("GET /v1/requests/{id}"), &[&ticket], "").await;
+    assert!(whole.body.ends_with("data: [DONE]\n\n"), "{}", whole.body);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(server.fake.live(), 1, "its reader left, and another one has had all of it");
+    // No more of them than answers that are kept, and none of one that failed.
+    for _ in 0..12 {
+        begin(&server, "good", KEEP, 4).await;
+    }
+    server.until_live(8).await;
+    let (_, ticket) = begin(&server, "breaks", KEEP, 2).await;
+    let (id, ticket) = parts(&ticket.unwrap());
+    let broken = server.send(&format!("GET /v1/requests/{id}"), &[&ticket], "").await;
+    assert!(broken.body.contains("node b is gone"), "{}", broken.body);
+    server.until_live(7).await;
+}
+
 #[tokio::test]
 async fn an_answer_ends_with_an_error_where_its_writer_panics() {
     let server = start().await;
@@ -178,9 +200,10 @@ async fn leave_before_the_head(server: &Server, path: &str, body: &str) {
 
 #[tokio::test]
 async fn a_client_that_leaves_before_the_head_finds_its_answer_under_the_id_that_it_chose() {
-    let server =
-        start_with("127.0.0.1:0", ServerOptions { stream_headers_after: Duration::from_secs(5), ..quick() })
-            .await;
+    // Without copies on others, for which a request would be there beyond its end.
+    let stream_headers_after = Duration::from_secs(5);
+    let options = ServerOptions { stream_headers_after, resume: false, ..quick() };
+    let server = start_with("127.0.0.1:0", options).await;
     let (path, ticket) = (format!("/v1/requests/{ID}"), format!("exo-resume: {ID}.{SECRET}"));
     leave_before_the_head(&server, "/v1/chat/completions", &chat_body("loading", r#","stream":true"#)).await;
     let whole = server.send(&format!("GET {path}"), &[&ticket], "").await;

@@ -10,6 +10,7 @@
 
 #[cfg(any(not(unix), test))]
 mod disks;
+mod line_budget;
 mod mutex;
 mod repeats;
 mod time;
@@ -23,6 +24,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+pub use line_budget::LineBudget;
 pub use mutex::Mutex;
 pub use repeats::Repeats;
 pub use time::{unix_ms, unix_s};

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use exo_accelerators::chain;
 use exo_machine::Holder;
-use exo_stdx::Mutex;
 use exo_store::{ChunkRef, Manifest, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::{ModelId, NodeId};
 
-use crate::bulk::{AskedOf, ChunkShare, FetchError, FetchProgress, Fetcher};
-use crate::bulk::{Givers, RefusedChunks, SharedChunks};
+use crate::bulk::{AskedOf, ChunkShare, FetchError, FetchProgress, Fetcher, Givers};
+use crate::bulk::{ProgressSender, RefusedChunks, SharedChunks, progress_channel};
 use crate::library_error::LibraryError;
 use crate::obtain::Received;
 
@@ -62,15 +61,26 @@ pub(super) async fn chunks(
     progress: &mut (dyn FnMut(FetchProgress) + Send),
     received: Received<'_>,
 ) -> Result<(), LibraryError> {
+    let (sender, receiver) = progress_channel(partial, missing(partial, chunks));
+    let fetched = in_rounds(endpoint, partial, chunks, holders, &sender, received);
+    receiver.until(fetched, progress).await
+}
+
+fn missing(partial: &PartialModel, chunks: &[ChunkRef]) -> Vec<ChunkRef> {
+    chunks.iter().copied().filter(|chunk| !partial.has_chunk(*chunk)).collect()
+}
+
+/// Asks holders until all chunks are here, or none is left to be asked.
+async fn in_rounds(
+    endpoint: &Endpoint,
+    partial: &Arc<PartialModel>,
+    chunks: &[ChunkRef],
+    holders: &[Holder],
+    progress: &ProgressSender,
+    received: Received<'_>,
+) -> Result<(), LibraryError> {
     let mut rounds = Rounds::new(holders);
-    let progress = Mutex::new(progress);
-    let tell = |news: FetchProgress| {
-        let mut progress = progress.lock();
-        (*progress)(news);
-    };
-    let missing =
-        || -> Vec<_> { chunks.iter().copied().filter(|chunk| !partial.has_chunk(*chunk)).collect() };
-    while !missing().is_empty() {
+    while !missing(partial, chunks).is_empty() {
         let round = rounds.begin().await;
         if round.is_empty() {
             return Err(rounds.error(partial.manifest().name.clone()));
@@ -78,10 +88,10 @@ pub(super) async fn chunks(
         let mut sources: Vec<Source<'_>> =
             round.into_iter().map(|holder| Source { holder, refused: RefusedChunks::default() }).collect();
         loop {
-            let shared = SharedChunks::new(&missing());
+            let shared = SharedChunks::new(&missing(partial, chunks));
             let asks: Vec<_> = sources
                 .into_iter()
-                .map(|source| source.take(endpoint, partial, shared.share(), &tell, received))
+                .map(|source| source.take(endpoint, partial, shared.share(), progress, received))
                 .collect();
             sources = Vec::new();
             let mut givers = Givers::new(&shared, asks);
@@ -122,7 +132,7 @@ impl Source<'_> {
         endpoint: &Endpoint,
         partial: &Arc<PartialModel>,
         share: ChunkShare<'_>,
-        mut progress: &(dyn Fn(FetchProgress) + Send + Sync),
+        progress: &ProgressSender,
         received: Received<'_>,
     ) -> (Self, Result<(), FetchError>) {
         if !share.offer(|chunk| !self.refused.has(chunk)) {
@@ -139,7 +149,7 @@ impl Source<'_> {
         };
         let note = &mut |chunk, error| self.refused.note(Instant::now(), chunk, error);
         let of = AskedOf::Model(partial.id());
-        let taken = fetcher.chunks(partial, &share, of, note, &mut progress).await;
+        let taken = fetcher.chunks(partial, &share, of, note, progress).await;
         // What shares this node's line with others says nothing of the path.
         if share.is_alone() {
             received(self.holder.node, fetcher.received());
@@ -207,6 +217,8 @@ impl<'a> Rounds<'a> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
+
+    use exo_stdx::Mutex;
 
     use super::*;
     use crate::bulk::testing::{FakeAnswer, FakeMember, KIND_SILENT, all_chunks, demo_and_copy};

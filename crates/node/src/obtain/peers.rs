@@ -16,8 +16,8 @@ use exo_store::{ChunkRef, PartialModel};
 use exo_transport::Endpoint;
 use exo_types::NodeId;
 
-use crate::bulk::{AskedOf, ChunkShare, FetchError, FetchProgress, Fetcher, PeerChunks};
-use crate::bulk::{RefusedChunks, SharedChunks};
+use crate::bulk::{AskedOf, ChunkShare, FetchError, Fetcher, PeerChunks};
+use crate::bulk::{ProgressSender, RefusedChunks, SharedChunks};
 
 /// After a member has failed, until it is asked again.
 const PEER_AGAIN: Duration = Duration::from_secs(20);
@@ -29,8 +29,6 @@ const LOOK_MAX: Duration = Duration::from_secs(10);
 
 /// Hears from whom how many bytes came, and how long that took.
 pub type Received<'a> = &'a (dyn Fn(NodeId, (u64, Duration)) + Send + Sync);
-/// Hears how the fetch goes.
-pub type Tell<'a> = &'a (dyn Fn(FetchProgress) + Send + Sync);
 
 /// Where chunks of members go, and how these are reached.
 #[derive(Clone, Copy)]
@@ -276,12 +274,12 @@ impl<'a> Peer<'a> {
         share: ChunkShare<'_>,
         coming: impl Fn() -> BTreeSet<ChunkRef>,
         is_quiet: impl Fn() -> bool,
-        tell: Tell<'_>,
+        progress: &ProgressSender,
     ) -> Result<(), FetchError> {
         if !self.offer(to, &share, &coming()) {
             return Ok(());
         }
-        match self.give(to, &share, is_quiet, tell).await {
+        match self.give(to, &share, is_quiet, progress).await {
             Err(error @ FetchError::Disk { .. }) => Err(error),
             Err(error) => {
                 self.give_up(&error);
@@ -302,7 +300,7 @@ impl<'a> Peer<'a> {
         to: Destination<'_>,
         share: &ChunkShare<'_>,
         is_quiet: impl Fn() -> bool,
-        tell: Tell<'_>,
+        progress: &ProgressSender,
     ) -> Result<(), FetchError> {
         // One that waited for its turn would have hung up by now.
         let dialled = tokio::select! {
@@ -310,13 +308,13 @@ impl<'a> Peer<'a> {
             () = share.over() => return Ok(()),
             dialled = self.dial(to) => dialled,
         };
-        let (mut fetcher, mut progress) = (dialled?, tell);
+        let mut fetcher = dialled?;
         let of = match self.kind {
             PeerKind::Layers => AskedOf::Model(to.partial.id()),
             PeerKind::Pulled { sha256, .. } => AskedOf::PartialFile(sha256),
         };
         let note = &mut |chunk, error| self.state().refused.note(Instant::now(), chunk, error);
-        let given = fetcher.chunks(to.partial, share, of, note, &mut progress).await;
+        let given = fetcher.chunks(to.partial, share, of, note, progress).await;
         let (bytes, took) = fetcher.received();
         let rate = u128::from(bytes) * 1000 / took.as_millis().max(1);
         if bytes > 0 {
@@ -334,9 +332,9 @@ impl<'a> Peer<'a> {
         &self,
         to: Destination<'_>,
         chunks: &[ChunkRef],
-        tell: Tell<'_>,
+        progress: &ProgressSender,
     ) -> Result<(), FetchError> {
-        let relayed = self.relay_all(to, &SharedChunks::new(chunks).whole(), tell).await;
+        let relayed = self.relay_all(to, &SharedChunks::new(chunks).whole(), progress).await;
         if let Err(error) = &relayed {
             error.report();
             self.state().relay_failure = Some((Instant::now(), chain(error)));
@@ -348,14 +346,13 @@ impl<'a> Peer<'a> {
         &self,
         to: Destination<'_>,
         share: &ChunkShare<'_>,
-        tell: Tell<'_>,
+        progress: &ProgressSender,
     ) -> Result<(), FetchError> {
         let mut fetcher = self.dial(to).await?;
         // What a hub refuses a member, it refuses it for all of them.
         let mut refused = |_: ChunkRef, error: FetchError| -> Result<(), FetchError> { Err(error) };
-        let mut progress = tell;
         let of = AskedOf::Relayed(to.partial.id());
-        fetcher.chunks(to.partial, share, of, &mut refused, &mut progress).await
+        fetcher.chunks(to.partial, share, of, &mut refused, progress).await
     }
 
     fn give_up(&self, error: &FetchError) {
