@@ -195,6 +195,7 @@ mod tests {
         }
         assert_eq!(taken, 5);
     }
+
     /// As while the disk has not taken an earlier one.
     #[test]
     fn a_silence_that_waits_for_the_disk_holds_up_no_one_and_is_answered_in_its_time() {
