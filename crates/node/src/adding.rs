@@ -54,7 +54,8 @@ async fn add_and_open(
     if let Err(error) = library.open(record.id, &[]).await {
         // One that was listed before stays: it may be the disk that fails.
         if is_new {
-            let _ = library.store().forget(record.id);
+            let (store, id) = (library.store().clone(), record.id);
+            let _ = tokio::task::spawn_blocking(move || store.forget(id)).await;
         }
         return Err(error);
     }

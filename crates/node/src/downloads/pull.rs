@@ -840,7 +840,8 @@ impl DownloadsInner {
         });
         if let Err(error) = self.library.open(known.id, &[]).await {
             if is_new {
-                let _ = self.library.store().forget(known.id);
+                let (store, id) = (self.library.store().clone(), known.id);
+                let _ = tokio::task::spawn_blocking(move || store.forget(id)).await;
             }
             return Err(error);
         }
