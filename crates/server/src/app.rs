@@ -62,6 +62,23 @@ impl App {
         answered.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
     }
 
+    /// What a thread that may block comes to, bounded in time: all of them may wait for a disk that does not
+    /// answer.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let limit = self.options.body_timeout;
+        let done = tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await;
+        let late = |_| {
+            let limit = limit.as_secs_f32();
+            ApiError::deadline(format!(
+                "this node had not come to it within {limit} s: its disk may not answer; see `exo status`"
+            ))
+        };
+        done.map_err(late)?.map_err(|error| ApiError::internal(format!("it broke off: {error}")))
+    }
+
     /// Notes on the disk, once in a while, that a session is in use.
     pub fn note_use(&self, caller: &Caller) {
         if let Caller::Session { save: true, .. } = caller {
