@@ -179,7 +179,7 @@ struct RunEnd {
 impl Drop for RunEnd {
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
-        if self.is_broken && state.run == Some(self.run) {
+        if std::thread::panicking() {
             tracing::error!("the events of the cluster broke off; who reads them begins anew");
         }
         state.forget(self.run);
