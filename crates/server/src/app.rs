@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_api::{AdminError, Facade, TokensAnswer, TokensRequest};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -60,6 +61,20 @@ impl App {
         let late =
             |_| ApiError::deadline(format!("the tokenizer did not answer within {} s", limit.as_secs_f32()));
         answered.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
+    }
+
+    /// What takes a processor a while, on a thread of its own: those that tasks share may all wait for a disk,
+    /// and what is loaded answers whatever a disk does.
+    pub async fn computed<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (tell, told) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("request".to_owned());
+        // A client may have left meanwhile.
+        let started = thread.spawn(move || drop(tell.send(work())));
+        started.map_err(|error| ApiError::internal(format!("there is no thread for the request: {error}")))?;
+        told.await.map_err(|_| ApiError::internal("reading the request broke off"))
     }
 
     /// What a thread that may block comes to, bounded in time: all of them may wait for a disk that does not

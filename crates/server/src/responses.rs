@@ -37,7 +37,7 @@ pub async fn create(State(app): State<Arc<App>>, posted: PostedRequest) -> Resul
                 let text = body.to_string();
                 Ok::<_, ApiError>((RecordedRequest::parse(body, &text)?, lease))
             };
-            let (asked, held) = app.blocking(read).await??;
+            let (asked, held) = app.computed(read).await??;
             lease = held;
             asked
         }
