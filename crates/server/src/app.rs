@@ -63,17 +63,19 @@ impl App {
         answered.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
     }
 
-    /// What takes a processor a while, on a thread of its own: those that tasks share may all wait for a disk,
-    /// and what is loaded answers whatever a disk does.
+    /// What takes a processor a while, on a thread of its own: those that tasks share may all wait for a
+    /// disk, and what is loaded answers whatever a disk does.
     pub async fn computed<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
         let (tell, told) = oneshot::channel();
         let thread = std::thread::Builder::new().name("request".to_owned());
+        let refused = |error: std::io::Error| {
+            ApiError::internal(format!("there is no thread for the request: {error}"))
+        };
         // A client may have left meanwhile.
-        let started = thread.spawn(move || drop(tell.send(work())));
-        started.map_err(|error| ApiError::internal(format!("there is no thread for the request: {error}")))?;
+        thread.spawn(move || drop(tell.send(work()))).map_err(refused)?;
         told.await.map_err(|_| ApiError::internal("reading the request broke off"))
     }
 
