@@ -17,12 +17,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// For connecting and for an answer that needs no model.
+use crate::errors::CommandError;
+
+/// For an answer that needs no model.
 const ANSWER_MAX: Duration = Duration::from_secs(55);
 /// For a node to say that it is there.
 pub const HEALTH_MAX: Duration = Duration::from_secs(3);
-/// The node promises a sign of life every few seconds of a stream; more silence than this is a fault.
-const SILENCE_MAX: Duration = Duration::from_secs(180);
+/// For the channel to a node to open.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// For a streamed answer to begin: its request may take half a minute to come, and another half until the
+/// node has looked at it.
+const BEGIN_MAX: Duration = Duration::from_secs(90);
+/// From then on the node gives a sign of life every five seconds; more silence than this is a fault.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// The same for events of the cluster, where a sign of life comes every second.
 const EVENTS_SILENCE_MAX: Duration = Duration::from_secs(20);
@@ -103,7 +110,7 @@ impl Client {
     /// Starts a streamed answer.
     pub async fn stream(&self, path: &str, body: &impl Serialize) -> anyhow::Result<Events> {
         let body = serde_json::to_vec(body)?.into();
-        self.begin(self.send(Method::POST, path, body, &[])).await
+        self.begin(BEGIN_MAX, self.send(Method::POST, path, body, &[])).await
     }
 
     /// The rest of a streamed answer that broke off.
@@ -113,7 +120,7 @@ impl Client {
         headers.extend(place.last_id.as_deref().map(|last_id| (LAST_EVENT_ID, last_id)));
         let path = format!("/v1/requests/{id}");
         let sent = self.send(Method::GET, &path, Bytes::new(), &headers);
-        let mut events = self.begin(sent).await?;
+        let mut events = self.begin(BEGIN_MAX, sent).await?;
         // Until one with an id comes, it is where it was.
         if let Some(new) = &mut events.place {
             new.last_id.clone_from(&place.last_id);
@@ -124,20 +131,21 @@ impl Client {
     /// Starts a stream of named events, behind the one with this id if that is known.
     pub async fn events(&self, path: &str, last_id: Option<&str>) -> anyhow::Result<Events> {
         let headers: Vec<_> = last_id.map(|last_id| (LAST_EVENT_ID, last_id)).into_iter().collect();
-        self.begin(self.send(Method::GET, path, Bytes::new(), &headers)).await
+        self.begin(EVENTS_SILENCE_MAX, self.send(Method::GET, path, Bytes::new(), &headers)).await
     }
 
     async fn begin(
         &self,
+        limit: Duration,
         sent: impl Future<Output = anyhow::Result<Response<Incoming>>>,
     ) -> anyhow::Result<Events> {
-        let response = tokio::time::timeout(SILENCE_MAX, sent).await.context("the node did not answer")??;
+        let response = tokio::time::timeout(limit, sent).await.map_err(|_| self.silent(limit))??;
         if !response.status().is_success() {
             return Err(refusal(response).await);
         }
         let ticket = response.headers().get("exo-resume").and_then(|value| value.to_str().ok());
         let place = ticket.map(|ticket| ResumePoint { ticket: ticket.to_owned(), last_id: None });
-        Ok(Events { body: response.into_body(), buffer: Vec::new(), place })
+        Ok(Events { body: response.into_body(), buffer: Vec::new(), place, client: self.clone() })
     }
 
     async fn call<T: DeserializeOwned>(
@@ -158,9 +166,12 @@ impl Client {
                 .and_then(|value| serde_json::from_value(all_printable(value)))
                 .with_context(|| format!("the answer to {path} is not what exo sends"))
         };
-        tokio::time::timeout(limit, answer)
-            .await
-            .with_context(|| format!("no answer from {} within {} s", self.address(), limit.as_secs()))?
+        tokio::time::timeout(limit, answer).await.map_err(|_| self.silent(limit))?
+    }
+
+    /// It was asked, and has said nothing for so long.
+    fn silent(&self, limit: Duration) -> CommandError {
+        CommandError::NoAnswer { address: self.address(), seconds: limit.as_secs() }
     }
 
     async fn send(
@@ -170,9 +181,8 @@ impl Client {
         body: Bytes,
         headers: &[(&str, &str)],
     ) -> anyhow::Result<Response<Incoming>> {
-        let connect = tokio::time::timeout(Duration::from_secs(5), self.connect());
-        let late = || format!("no connection to the node at {} within 5 s", self.address());
-        let mut sender = connect.await.with_context(late)??;
+        let connect = tokio::time::timeout(CONNECT_MAX, self.connect());
+        let mut sender = connect.await.map_err(|_| self.silent(CONNECT_MAX))??;
         let host = format!("localhost:{}", self.address().port());
         let mut request = Request::builder().method(&method).uri(path).header("host", host);
         if method != Method::GET {
@@ -246,6 +256,8 @@ pub struct Events {
     buffer: Vec<u8>,
     /// How far it is, where a node can go on with it.
     pub place: Option<ResumePoint>,
+    /// Whose it is.
+    client: Client,
 }
 
 impl Events {
@@ -283,7 +295,7 @@ impl Events {
             }
             let frame = tokio::time::timeout(silence_max, self.body.frame())
                 .await
-                .with_context(|| format!("the node fell silent for {} s", silence_max.as_secs()))?;
+                .map_err(|_| self.client.silent(silence_max))?;
             let Some(frame) = frame else { return Ok(None) };
             if let Ok(data) = frame.map_err(|why| BrokeOff(Some(why)))?.into_data() {
                 self.buffer.extend_from_slice(&data);
@@ -421,6 +433,25 @@ mod tests {
         assert_eq!(comment, Some(Some(Event::Comment("\u{FFFD}[2J".to_owned()))));
         let error = next_event(&mut buffer).unwrap_err().to_string();
         assert!(!error.contains(exo_types::is_terminal_control), "{error}");
+    }
+
+    /// The system takes connections for it, and no one reads what comes over them.
+    #[tokio::test]
+    #[cfg(unix)]
+    async fn a_node_that_is_stopped_under_a_command_is_told_as_silent_with_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_unread, socket) = exo_local_channel::LocalListener::open(folder.path()).unwrap();
+        let client = Client(RunningApi { address: ([127, 0, 0, 1], 9).into(), socket });
+        let within = Duration::from_millis(50);
+        let called = client.call::<Value>(within, Method::GET, "/exo/v1/cluster", Bytes::new()).await;
+        let sent = client.send(Method::GET, "/exo/v1/events", Bytes::new(), &[]);
+        let begun = client.begin(within, sent).await;
+        for error in [called.err().unwrap(), begun.err().unwrap()] {
+            let text = format!("{error:#}");
+            assert!(text.starts_with("the exo node at 127.0.0.1:9 has not answered within"), "{text}");
+            let hint = crate::hint::of(&error);
+            assert!(hint.is_some_and(|hint| hint.contains("kill -CONT")), "{text}");
+        }
     }
 
     #[test]

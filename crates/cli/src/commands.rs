@@ -51,6 +51,14 @@ pub async fn running(config: &Config) -> anyhow::Result<Client> {
     }
 }
 
+/// Refuses where a node has the data folder, though it does not answer.
+fn check_no_node(path: &Path) -> anyhow::Result<()> {
+    match no_answer(path) {
+        error if matches!(error.downcast_ref(), Some(CommandError::NoNode { .. })) => Ok(()),
+        error => Err(error),
+    }
+}
+
 /// Why no node answers on a data folder: there is none, it is there and silent, or it is another user's.
 fn no_answer(path: &Path) -> anyhow::Error {
     let data_dir = path.display().to_string();

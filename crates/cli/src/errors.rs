@@ -1,5 +1,7 @@
 //! What commands refuse themselves, typed where a hint goes with it.
 
+use std::net::SocketAddr;
+
 /// A command cannot do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
@@ -18,6 +20,14 @@ pub enum CommandError {
         pid: Option<u32>,
         /// As long as it was waited for; not at all where it has no API yet.
         seconds: Option<u64>,
+    },
+    /// A node was there, and does not answer what it was asked.
+    #[error("the exo node at {address} has not answered within {seconds} s")]
+    NoAnswer {
+        /// Where its API is.
+        address: SocketAddr,
+        /// As long as it was waited for.
+        seconds: u64,
     },
     /// A node would run out of files and connections at once.
     #[error("this process may have {limit} files and connections open at once, and a node needs {min}")]
@@ -98,7 +108,7 @@ impl CommandError {
     pub fn code(&self) -> &str {
         match self {
             Self::NoNode { .. } => "no_node",
-            Self::NodeSilent { .. } => "node_silent",
+            Self::NodeSilent { .. } | Self::NoAnswer { .. } => "node_silent",
             Self::UnknownSetting { .. } => "setting_unknown",
             Self::BadSetting { code: Some(code), .. } => code,
             Self::BadSetting { name, .. } if name == "memory_mib" => "setting_memory_mib",

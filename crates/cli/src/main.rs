@@ -13,6 +13,7 @@ mod config;
 mod environment;
 mod errors;
 mod hint;
+mod log_writer;
 mod named_keys;
 mod run_node;
 mod shapes;
@@ -23,6 +24,8 @@ mod ui;
 
 use std::fmt;
 use std::process::ExitCode;
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use exo_node::{LogCapture, is_free_of_secrets};
 use tracing::field::Field;
@@ -30,16 +33,27 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::{FilterExt, LevelFilter, filter_fn};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use args::{Cli, Command};
 use config::Config;
+use log_writer::LogWriter;
+
+/// The log of this process, unless it is a worker.
+static LOG: OnceLock<LogWriter> = OnceLock::new();
+/// For the last lines of the log to be taken when a command ends.
+const LOG_END_MAX: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
     exo_backend_cpu::return_freed_memory();
     let cli = args::parse();
-    match run(cli) {
+    let ended = run(cli);
+    if let Some(log) = LOG.get() {
+        log.flush_within(LOG_END_MAX);
+    }
+    match ended {
         Ok(_) if ui::lost_output().is_some() => {
             let why = ui::lost_output().map(ToString::to_string).unwrap_or_default();
             ui::error(&anyhow::anyhow!("the output could not be written: {why}"));
@@ -72,7 +86,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(dispatch(command, &config));
     // A blocking read of the terminal must not hold up the exit.
-    runtime.shutdown_timeout(std::time::Duration::from_secs(1));
+    runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
@@ -139,8 +153,16 @@ fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<(
     let free_of_secrets = filter_fn(is_free_of_secrets).with_max_level_hint(LevelFilter::TRACE);
     // A worker hears of no peer.
     let peers = capture.cloned().unwrap_or_default().shown_lines::<tracing_subscriber::Registry>();
+    let writer = match capture {
+        Some(_) => {
+            let log = LOG.get_or_init(|| LogWriter::to(std::io::stderr()));
+            BoxMakeWriter::new(move || log.clone())
+        }
+        // What a worker says last may be why its driver ends it.
+        None => BoxMakeWriter::new(std::io::stderr),
+    };
     let shown = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
+        .with_writer(writer)
         .with_ansi(ui::colours(&std::io::stderr()))
         // It would tell of a closed standard error there, and panic.
         .log_internal_errors(false)

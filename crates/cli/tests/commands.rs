@@ -424,13 +424,17 @@ fn a_node_is_ready_within_a_second_of_its_start() {
 #[cfg(unix)]
 fn a_node_that_is_stopped_is_there_and_silent() {
     let node = Node::alone();
+    // The last two do without a node where there is none.
+    let commands: [&[&str]; 3] = [&["status"], &["prune"], &["pull", "--detach", "hf.co/org/repo"]];
     support::send("-STOP", node.pid());
-    let status = node.exo(&["status"]);
+    let outputs = commands.map(|command| node.exo(command));
     support::send("-CONT", node.pid());
-    let text = stderr(&status);
-    assert!(!status.status.success());
-    assert!(text.contains(&format!("(process {}) does not answer within 3 s", node.pid())), "{text}");
-    assert!(text.contains("kill -CONT"), "{text}");
+    for (command, output) in commands.into_iter().zip(outputs) {
+        let text = stderr(&output);
+        assert!(!output.status.success(), "{command:?}");
+        let silent = format!("(process {}) does not answer within 3 s", node.pid());
+        assert!(text.contains(&silent) && text.contains("kill -CONT"), "{command:?}: {text}");
+    }
     assert!(node.exo(&["status"]).status.success());
 }
 

@@ -60,7 +60,8 @@ pub async fn open_once(library: &Library, id: ModelId, is_new: bool) -> Result<(
     if let Err(error) = library.open(id, &[]).await {
         // One that was listed before stays: it may be the disk that fails.
         if is_new {
-            let _ = library.store().forget(id);
+            let store = library.store().clone();
+            let _ = tokio::task::spawn_blocking(move || store.forget(id)).await;
         }
         return Err(error);
     }

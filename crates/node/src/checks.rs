@@ -120,13 +120,14 @@ impl Checks {
             }
             all.insert(resolved.id, began.clone());
         }
-        let (checks, shown) = (self.clone(), began.clone());
+        let (checks, library, shown) = (self.clone(), self.library.clone(), began.clone());
         tokio::spawn(async move {
-            let outcome = checks.library.check(resolved.id, &resolved.holders).await;
+            let id = resolved.id;
+            let outcome = outcome_of(async move { library.check(id, &resolved.holders).await }).await;
             let over = checks.over(began, outcome);
-            tracing::info!(target: "events::model_check", model = %resolved.id, state = ?over.state, "checked");
+            tracing::info!(target: "events::model_check", model = %id, state = ?over.state, "checked");
             let is_answer = matches!(over.state, CheckState::Differs | CheckState::Matches);
-            checks.all.lock().insert(resolved.id, over);
+            checks.all.lock().insert(id, over);
             if is_answer {
                 // Which raises the alert, or ends it.
                 crate::library::eviction::list_again(&checks.node).await;
@@ -161,6 +162,14 @@ impl Checks {
             Err(error) => ModelCheckView { state: CheckState::Failed, message: Some(chain(&error)), ..began },
         }
     }
+}
+
+/// What a check comes to. One that panics has failed: else it would be under way as long as the node runs,
+/// and whoever asks for another would wait for it.
+async fn outcome_of(
+    check: impl Future<Output = Result<CheckOutcome, LibraryError>> + Send + 'static,
+) -> Result<CheckOutcome, LibraryError> {
+    tokio::spawn(check).await.unwrap_or_else(|broken| Err(broken.into()))
 }
 
 impl Awaited {
@@ -233,6 +242,12 @@ mod tests {
     use super::*;
 
     const MODEL: ModelId = ModelId([7; 32]);
+
+    #[tokio::test]
+    async fn a_check_that_panics_has_failed_and_is_not_under_way_for_ever() {
+        let outcome = outcome_of(async { panic!("a bug in a comparison") }).await;
+        assert!(matches!(outcome, Err(LibraryError::BrokenOff(_))), "{outcome:?}");
+    }
 
     fn shown(ready: &Option<InstanceId>, instance: InstanceId) -> bool {
         *ready == Some(instance)

@@ -25,6 +25,7 @@ use exo_api::{
     HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
     UpdateQuery, UpdateView,
 };
+use exo_cluster::bounds::time;
 use exo_cluster::wire::PullReport;
 use exo_hub::{Cancel, Client, HubError, KeptDownloads, Memory, Reference, RegistryReference, Settings};
 use exo_stdx::{Mutex, unix_s};
@@ -41,7 +42,7 @@ use crate::hub_bytes::hub_settings;
 use crate::library::Library;
 use crate::library::eviction::list_again;
 use crate::meters::Meters;
-use crate::questions::blocking;
+use crate::questions::{ANSWER_MAX, blocking};
 use exo_accelerators::chain;
 use pull::{DownloadCommand, Pull, drive, settings_for};
 use saved::SavedPull;
@@ -142,8 +143,8 @@ impl NodeDownloads {
     }
 
     /// How the node's hub is asked.
-    pub fn settings(&self) -> Result<Settings, HubError> {
-        self.shared.settings()
+    pub async fn settings(&self) -> Result<Result<Settings, HubError>, AdminError> {
+        self.shared.settings_in_time().await
     }
 
     /// With what is planned whether a reference fits: as if it were to run now.
@@ -170,11 +171,13 @@ impl NodeDownloads {
         };
         let waits = saved.is_paused || saved.failed.is_some();
         let wish = if waits { DownloadCommand::Pause } else { DownloadCommand::Run };
+        let aimed = self.shared.settings().and_then(|all| settings_for(all, &reference, &request));
+        let source = source_of(&reference, aimed.as_ref().ok());
         let mut pulls = self.shared.pulls.lock();
-        self.shared.begin(&mut pulls, reference, request, Some(saved), wish, self.stop.clone());
+        self.shared.begin(&mut pulls, (reference, source), request, Some(saved), wish, self.stop.clone());
     }
 
-    fn begin(&self, request: PullRequest) -> Result<PullView, AdminError> {
+    async fn begin(&self, request: PullRequest) -> Result<PullView, AdminError> {
         let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
         if request.ranges_max.is_some_and(|ranges| !(1..=8).contains(&ranges)) {
             return Err(invalid("ranges_max", "1 to 8 ranges are fetched at once".to_owned()));
@@ -194,14 +197,22 @@ impl NodeDownloads {
             return Err(invalid("layers_only", message));
         }
         let param = if request.token.is_some() { "token" } else { "endpoint" };
-        let settings = self.shared.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
-        settings_for(settings, &reference, &request).map_err(|e| invalid(param, e.to_string()))?;
-        let view = self.begin_or_go_on(reference, request)?;
+        let settings = self.settings().await?.map_err(|e| AdminError::Conflict { message: chain(&e) })?;
+        let aimed =
+            settings_for(settings, &reference, &request).map_err(|e| invalid(param, e.to_string()))?;
+        let source = source_of(&reference, Some(&aimed));
+        let view = self.begin_or_go_on(reference, source, request)?;
         self.shared.save_soon();
         Ok(view)
     }
 
-    fn begin_or_go_on(&self, reference: Reference, request: PullRequest) -> Result<PullView, AdminError> {
+    /// Never waits: who has the lock of the list holds up the loop, which shows it.
+    fn begin_or_go_on(
+        &self,
+        reference: Reference,
+        source: String,
+        request: PullRequest,
+    ) -> Result<PullView, AdminError> {
         let mut pulls = self.shared.pulls.lock();
         let whole = reference.whole();
         let same: Vec<(u64, Arc<Pull>)> = pulls
@@ -234,9 +245,8 @@ impl NodeDownloads {
             let message = format!("{under_way} downloads are in the list; wait for one, or take some out");
             return Err(AdminError::Conflict { message });
         }
-        let pull =
-            self.shared.begin(&mut pulls, reference, request, None, DownloadCommand::Run, self.stop.clone());
-        Ok(pull.view())
+        let (wish, stop) = (DownloadCommand::Run, self.stop.clone());
+        Ok(self.shared.begin(&mut pulls, (reference, source), request, None, wish, stop).view())
     }
 
     fn find(&self, id: &str) -> Result<Arc<Pull>, AdminError> {
@@ -272,7 +282,7 @@ impl NodeDownloads {
         &self,
         question: impl FnOnce(&Client, &Cancel) -> Result<T, HubError> + Send + 'static,
     ) -> Result<T, AdminError> {
-        let settings = self.shared.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
+        let settings = self.settings().await?.map_err(|e| AdminError::Conflict { message: chain(&e) })?;
         let cancel = Arc::new(Cancel::default());
         let wish = cancel.clone();
         let work = tokio::task::spawn_blocking(move || question(&Client::new(settings), &wish));
@@ -348,8 +358,23 @@ impl DownloadsInner {
         }
     }
 
+    /// How the node's hub is asked. A token may be in a file of the home folder: blocks for its disk.
     fn settings(&self) -> Result<Settings, HubError> {
         hub_settings(&*self.host, &self.config.data_dir)
+    }
+
+    /// The same for a task, which must not wait for a disk: the loop runs on the same threads.
+    async fn settings_in_time(self: &Arc<Self>) -> Result<Result<Settings, HubError>, AdminError> {
+        let shared = self.clone();
+        let read = tokio::time::timeout(ANSWER_MAX, blocking(move || shared.settings()));
+        let late = |_| {
+            let within = time(ANSWER_MAX);
+            let message = format!(
+                "the disk that keeps a token of the hub, in the data or home folder, has not answered in {within}"
+            );
+            AdminError::Late { message }
+        };
+        read.await.map_err(late)?
     }
 
     /// What a model may take: of each node that is there its largest device, less a tenth.
@@ -370,11 +395,11 @@ impl DownloadsInner {
         Some(Memory { bytes: bytes - bytes / 10, of })
     }
 
-    /// Puts a download into the list and starts its task.
+    /// Puts a download of a reference, and the host that it is asked of, into the list and starts its task.
     fn begin(
         self: &Arc<Self>,
         pulls: &mut Pulls,
-        reference: Reference,
+        (reference, source): (Reference, String),
         request: PullRequest,
         pinned: Option<SavedPull>,
         wish: DownloadCommand,
@@ -382,18 +407,6 @@ impl DownloadsInner {
     ) -> Arc<Pull> {
         pulls.last_id += 1;
         let id = pulls.last_id;
-        let source = match (&reference, self.settings()) {
-            (Reference::Url(url), _) => host_of(url),
-            (Reference::Registry(RegistryReference { host: Some(host), .. }), _) => host_of(host),
-            (_, Err(_)) => String::new(),
-            (_, Ok(settings)) => match settings_for(settings, &reference, &request) {
-                Ok(settings) if matches!(reference, Reference::Registry(_)) => {
-                    host_of(&settings.ollama_registry.to_string())
-                }
-                Ok(settings) => host_of(&settings.endpoint.to_string()),
-                Err(_) => String::new(),
-            },
-        };
         let failed = pinned.as_ref().and_then(|pinned| pinned.failed.clone());
         let view = PullView {
             id: id.to_string(),
@@ -462,6 +475,17 @@ fn may_be_placed(placed: Option<&BTreeSet<ModelId>>, id: ModelId) -> bool {
     placed.is_none_or(|placed| placed.contains(&id))
 }
 
+/// The host that a reference is asked of; empty where the settings name none.
+fn source_of(reference: &Reference, aimed: Option<&Settings>) -> String {
+    match (reference, aimed) {
+        (Reference::Url(url), _) => host_of(url),
+        (Reference::Registry(RegistryReference { host: Some(host), .. }), _) => host_of(host),
+        (_, None) => String::new(),
+        (Reference::Registry(_), Some(settings)) => host_of(&settings.ollama_registry.to_string()),
+        (_, Some(settings)) => host_of(&settings.endpoint.to_string()),
+    }
+}
+
 /// `https://HOST/…` to `HOST`.
 fn host_of(address: &str) -> String {
     let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
@@ -472,7 +496,7 @@ impl Downloads for NodeDownloads {
     fn start(&self, request: PullRequest) -> BoxFuture<'_, Result<PullView, AdminError>> {
         Box::pin(async move {
             self.check_update(&request).await?;
-            self.begin(request)
+            self.begin(request).await
         })
     }
 
@@ -595,7 +619,7 @@ impl Downloads for NodeDownloads {
 
     fn login(&self, request: HubLoginRequest) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
-            let settings = self.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
+            let settings = self.settings().await?.map_err(|e| AdminError::Conflict { message: chain(&e) })?;
             let data_dir = self.shared.config.data_dir.clone();
             let kept = blocking(move || settings.keep_token(&data_dir, &request.token.0)).await?;
             kept.map_err(|error| match error {

@@ -182,7 +182,7 @@ impl Facade for NodeFacade {
     }
 
     fn silence(&self, request: SilenceRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(async move { self.telemetry.silence(&request) })
+        Box::pin(self.telemetry.clone().silence(request))
     }
 
     fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>> {

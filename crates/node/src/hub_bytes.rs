@@ -252,7 +252,9 @@ impl HubBytes {
         if let Some(wait) = self.hub_wait(Instant::now()) {
             return Err(HubBytesError::Waits { seconds: wait.as_secs() });
         }
-        let client = self.client(id)?;
+        let hub = self.clone();
+        // A token may be in a file, and its disk may not answer.
+        let client = tokio::task::spawn_blocking(move || hub.client(id)).await??;
         let cancel = CancelOnDrop(Arc::new(Cancel::default()));
         let _coming = Coming::begin(self, id, chunks, &cancel.0);
         let (wish, partial, chunks) = (cancel.0.clone(), partial.clone(), chunks.to_vec());

@@ -46,6 +46,7 @@ mod events;
 mod exchange_error;
 mod facade;
 mod file_copies;
+mod file_looks;
 mod files;
 pub mod fits;
 mod generate;

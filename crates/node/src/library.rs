@@ -22,6 +22,7 @@ use exo_types::{ModelId, NodeId, Shard};
 
 use crate::bulk::FetchProgress;
 use crate::details::{Details, SharedDetails};
+use crate::file_looks::FileLooks;
 use crate::grammar;
 use crate::hub_bytes::HubBytes;
 use crate::obtain::Obtaining;
@@ -51,6 +52,8 @@ pub struct OpenModel {
     thought: OnceLock<Option<ThoughtFormat>>,
     /// What words and checks grammars over its vocabulary. Made when the first request needs it.
     compiler: OnceLock<Result<Compiler, CompileError>>,
+    /// At its files.
+    looks: FileLooks,
 }
 
 impl OpenModel {
@@ -226,7 +229,7 @@ impl Library {
 
     /// Opens the description of a model, from disk or from the headers a holder sends.
     pub async fn open(&self, id: ModelId, holders: &[Holder]) -> Result<Arc<OpenModel>, LibraryError> {
-        if let Some(open) = self.cached(id) {
+        if let Some(open) = self.cached(id).await {
             return Ok(open);
         }
         self.ensure_manifest(id, holders).await?;
@@ -287,11 +290,12 @@ impl Library {
 
     /// What members are told of a model that is whole here.
     pub async fn tell_of(&self, id: ModelId) -> Result<SharedDetails, LibraryError> {
-        let record = self.store.record(id)?;
-        if !record.complete {
-            return Err(LibraryError::NotWhole { id });
-        }
-        let added_unix_s = modified_unix_s(&record.path);
+        let store = self.store.clone();
+        let look = move || {
+            let record = store.record(id)?;
+            Ok::<_, StoreError>(record.complete.then(|| modified_unix_s(&record.path)))
+        };
+        let added_unix_s = tokio::task::spawn_blocking(look).await??.ok_or(LibraryError::NotWhole { id })?;
         Ok(SharedDetails { details: self.details(id).await?, added_unix_s })
     }
 
@@ -307,9 +311,12 @@ impl Library {
         self.open.lock().remove(&id);
     }
 
-    fn cached(&self, id: ModelId) -> Option<Arc<OpenModel>> {
-        let cache = self.open.lock();
-        cache.get(&id).filter(|o| o.model.check().is_ok()).cloned()
+    /// One that was opened before, unless its files have changed since.
+    async fn cached(&self, id: ModelId) -> Option<Arc<OpenModel>> {
+        let open = self.open.lock().get(&id).cloned()?;
+        let model = open.model.clone();
+        let is_unchanged = open.looks.are_unchanged(move || model.check().is_ok()).await;
+        is_unchanged.then_some(open)
     }
 
     /// What the disk has of a model, if anything.
@@ -488,6 +495,7 @@ fn open_model(store: &Store, id: ModelId) -> Result<OpenModel, LibraryError> {
         turns,
         thought,
         compiler,
+        looks: FileLooks::default(),
     })
 }
 

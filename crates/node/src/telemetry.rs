@@ -3,8 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use exo_api::{AdminError, AlertView, ClusterView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView};
+use exo_cluster::bounds::time;
 use exo_machine::Now;
 use exo_stdx::Mutex;
 use exo_telemetry::{AlertInputs, Alerts, OwnFacts, Series, SilenceError, Subject};
@@ -12,11 +15,14 @@ use exo_types::Time;
 
 use crate::files::DataDir;
 use crate::prediction_events::{PredictionEvent, PredictionEvents};
+use crate::questions::{ANSWER_MAX, blocking};
 
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Telemetry {
     inner: Mutex<Inner>,
+    /// Held while silences are written: the loop, which takes the other lock, never waits for the disk.
+    saving: Mutex<()>,
     /// Where silences are kept.
     data_dir: PathBuf,
 }
@@ -86,7 +92,28 @@ impl Telemetry {
     }
 
     /// Silences an alert for a while, also over a restart.
-    pub fn silence(&self, request: &SilenceRequest) -> Result<(), AdminError> {
+    pub async fn silence(self: Arc<Self>, request: SilenceRequest) -> Result<(), AdminError> {
+        self.silence_within(ANSWER_MAX, &request).await
+    }
+
+    async fn silence_within(
+        self: Arc<Self>,
+        within: Duration,
+        request: &SilenceRequest,
+    ) -> Result<(), AdminError> {
+        self.silence_now(request)?;
+        let saved = tokio::time::timeout(within, blocking(move || self.save_silences()));
+        let late = |_| {
+            let within = time(within);
+            let message = format!(
+                "it holds, but the disk has not taken it within {within}: a restart of this node may end it"
+            );
+            AdminError::Late { message }
+        };
+        saved.await.map_err(late)??
+    }
+
+    fn silence_now(&self, request: &SilenceRequest) -> Result<(), AdminError> {
         let mut inner = self.inner.lock();
         let silenced = inner.alerts.silence(&request.alert, request.for_s);
         inner.views = inner.alerts.views();
@@ -99,9 +126,15 @@ impl Telemetry {
                     "all alerts of `{rule}` are silenced: end that silence, by the name of the rule"
                 ),
             },
-        })?;
-        // Under the lock, so that the last one silenced is the last one written.
-        DataDir::set_silences(&self.data_dir, &inner.alerts.silences())
+        })
+    }
+
+    /// Blocks for the disk.
+    fn save_silences(&self) -> Result<(), AdminError> {
+        // From before the look at them, so that the last one silenced is the last one written.
+        let _turn = self.saving.lock();
+        let silences = self.inner.lock().alerts.silences();
+        DataDir::set_silences(&self.data_dir, &silences)
             .map_err(|error| AdminError::Disk { message: format!("it holds until this node ends: {error}") })
     }
 }
@@ -161,5 +194,30 @@ mod tests {
             );
         }
         assert_eq!(taken, 5);
+    }
+
+    /// As while the disk has not taken an earlier one.
+    #[test]
+    fn a_silence_that_waits_for_the_disk_holds_up_no_one_and_is_answered_in_its_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let now = Now { time: Time::from_millis(1000), unix_s: 9 };
+        let telemetry = Arc::new(Telemetry::new(folder.path().to_owned(), now, BTreeMap::new()));
+        let request = SilenceRequest { alert: "disk_hung".to_owned(), for_s: 60 };
+        let disk = telemetry.saving.lock();
+        let within = Duration::from_millis(50);
+        let late = runtime.block_on(telemetry.clone().silence_within(within, &request));
+        assert!(matches!(late, Err(AdminError::Late { .. })), "{late:?}");
+        // The loop looks each second.
+        let (looks, (told, heard)) = (telemetry.clone(), std::sync::mpsc::channel());
+        std::thread::spawn(move || {
+            let view = exo_machine::empty_view(exo_types::NodeId([1; 32]));
+            told.send(looks.observe(now, &view, TelemetryView::default, OwnFacts::default).len())
+        });
+        assert!(heard.recv_timeout(Duration::from_secs(20)).is_ok(), "the loop waits for the disk");
+        drop(disk);
+        drop(runtime); // waits for what blocks in it
+        let kept = std::fs::read_to_string(folder.path().join("silences.json")).unwrap();
+        assert!(kept.contains("disk_hung"), "{kept}");
     }
 }

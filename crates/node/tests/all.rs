@@ -3,5 +3,6 @@
 mod support;
 
 mod cluster;
+mod hung_disk;
 mod principals;
 mod settling;

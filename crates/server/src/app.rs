@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_api::{AdminError, Facade, TokensAnswer, TokensRequest};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -60,6 +61,39 @@ impl App {
         let late =
             |_| ApiError::deadline(format!("the tokenizer did not answer within {} s", limit.as_secs_f32()));
         answered.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
+    }
+
+    /// What takes a processor a while, on a thread of its own: those that tasks share may all wait for a
+    /// disk, and what is loaded answers whatever a disk does.
+    pub async fn computed<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (tell, told) = oneshot::channel();
+        let thread = std::thread::Builder::new().name("request".to_owned());
+        let refused = |error: std::io::Error| {
+            ApiError::internal(format!("there is no thread for the request: {error}"))
+        };
+        // A client may have left meanwhile.
+        thread.spawn(move || drop(tell.send(work()))).map_err(refused)?;
+        told.await.map_err(|_| ApiError::internal("reading the request broke off"))
+    }
+
+    /// What a thread that may block comes to, bounded in time: all of them may wait for a disk that does not
+    /// answer.
+    pub async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let limit = self.options.body_timeout;
+        let done = tokio::time::timeout(limit, tokio::task::spawn_blocking(work)).await;
+        let late = |_| {
+            let limit = limit.as_secs_f32();
+            ApiError::deadline(format!(
+                "this node had not come to it within {limit} s: its disk may not answer; see `exo status`"
+            ))
+        };
+        done.map_err(late)?.map_err(|error| ApiError::internal(format!("it broke off: {error}")))
     }
 
     /// Notes on the disk, once in a while, that a session is in use.

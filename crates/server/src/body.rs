@@ -52,9 +52,7 @@ pub async fn read_json<T: Send + 'static>(
     }
     // It goes on when the client has gone, and takes its room until it is over.
     let parse = move || (parse(&bytes, take), lease);
-    let (value, lease) = tokio::task::spawn_blocking(parse)
-        .await
-        .map_err(|_| ApiError::internal("parsing the body broke off"))?;
+    let (value, lease) = app.computed(parse).await?;
     Ok((value?, lease))
 }
 

@@ -57,9 +57,13 @@ pub async fn begin_session(
     }
     slot.keep();
     let token = app.sessions.begin(unix_s()).map_err(no_randomness)?;
-    if let Err(error) = save(&app).await {
-        // It is good until the node ends.
-        tracing::warn!(%error, "the sessions of browsers cannot be written: this one ends with the node");
+    // It is good until the node ends.
+    match save(&app).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "the sessions of browsers cannot be written: this one ends with the node");
+        }
+        Err(late) => tracing::warn!(error = late.message, "the session of a browser may end with the node"),
     }
     let session = view(&app, SessionAccess::Owner, false, Some(app.sessions.idle_max_s())).await?;
     Ok(json(&SessionView { token: Some(token), ..session }))
@@ -102,17 +106,20 @@ pub async fn end_all_sessions(State(app): State<Arc<App>>) -> Answer {
 
 /// Nothing, once the disk agrees: what it still has would be back with the next start.
 async fn written(app: &Arc<App>) -> Answer {
-    save(app).await.map_err(|error| {
-        ApiError::internal(format!(
+    let told = |error: &dyn std::fmt::Display| {
+        format!(
             "the session has ended, but that cannot be written, and it is back when the node starts again: {error}"
-        ))
-    })?;
+        )
+    };
+    let saved = save(app).await.map_err(|late| ApiError { message: told(&late.message), ..late })?;
+    saved.map_err(|error| ApiError::internal(told(&error)))?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn save(app: &Arc<App>) -> std::io::Result<()> {
+/// An error of the disk, or that it has not answered in time.
+async fn save(app: &App) -> Result<std::io::Result<()>, ApiError> {
     let sessions = app.sessions.clone();
-    tokio::task::spawn_blocking(move || sessions.save()).await.map_err(std::io::Error::other)?
+    app.blocking(move || sessions.save()).await
 }
 
 async fn view(

@@ -64,6 +64,8 @@ struct State {
     bytes: usize,
     /// The number of the last event; that of a snapshot is the one of the last event in it.
     last: u64,
+    /// The run that broke off last: its readers come again.
+    broken: Option<u64>,
 }
 
 /// One event, as it is sent.
@@ -149,15 +151,41 @@ impl Live {
         state.run = Some(run);
         drop(state);
         let (shared, facade, stopping) = (self.shared.clone(), facade.clone(), self.stopping.clone());
-        self.tasks.spawn(async move {
+        self.tasks.spawn(make_events(shared.clone(), run, async move {
             tokio::select! {
                 () = shared.watch(facade) => {}
                 () = stopping.cancelled() => {}
             }
-            shared.state.lock().forget(run);
-            shared.last.send_modify(|_| {});
-        });
+        }));
         run
+    }
+}
+
+/// Has events made, and ends the run with that, by a panic too: else its readers, and all that come, would be
+/// given signs of life of a view that stands still.
+async fn make_events(shared: Arc<LiveInner>, run: u64, making: impl Future<Output = ()>) {
+    let mut end = RunEnd { shared, run, is_broken: true };
+    making.await;
+    end.is_broken = false;
+}
+
+/// The end of a run, when this is dropped.
+struct RunEnd {
+    shared: Arc<LiveInner>,
+    run: u64,
+    is_broken: bool,
+}
+
+impl Drop for RunEnd {
+    fn drop(&mut self) {
+        let mut state = self.shared.state.lock();
+        if std::thread::panicking() {
+            tracing::error!("the events of the cluster broke off; who reads them begins anew");
+        }
+        state.forget(self.run);
+        state.broken = self.is_broken.then_some(self.run);
+        drop(state);
+        self.shared.last.send_modify(|_| {});
     }
 }
 
@@ -394,7 +422,8 @@ impl Reader {
         let shared = self.slot.0.clone();
         let state = shared.state.lock();
         if state.run != Some(self.run) {
-            return Next::End(EndReason::Stopping);
+            let is_broken = state.broken == Some(self.run);
+            return Next::End(if is_broken { EndReason::Slow } else { EndReason::Stopping });
         }
         let Some(position) = self.position else {
             return self.snapshot(state.shown.clone(), state.last);
@@ -509,6 +538,18 @@ mod tests {
         }
         assert_eq!(text(slow.next().await), "event: end\ndata: {\"reason\":\"slow\"}\n\n");
         assert!(slow.next().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn readers_of_a_run_that_panicked_are_told_to_come_again_and_begin_another() {
+        let shared = shared(1000);
+        shared.publish(&view("0"), ChangeFilter::default());
+        let mut reader = reader(&shared);
+        text(reader.next().await);
+        let broken = make_events(shared.clone(), RUN, async { panic!("a bug in what a view becomes") });
+        assert!(tokio::spawn(broken).await.is_err());
+        assert_eq!(text(reader.next().await), "event: end\ndata: {\"reason\":\"slow\"}\n\n");
+        assert_eq!(shared.state.lock().run, None, "who comes next starts another task");
     }
 
     #[tokio::test]

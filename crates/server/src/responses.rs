@@ -37,8 +37,7 @@ pub async fn create(State(app): State<Arc<App>>, posted: PostedRequest) -> Resul
                 let text = body.to_string();
                 Ok::<_, ApiError>((RecordedRequest::parse(body, &text)?, lease))
             };
-            let done = tokio::task::spawn_blocking(read).await;
-            let (asked, held) = done.map_err(|_| ApiError::internal("reading the request broke off"))??;
+            let (asked, held) = app.computed(read).await??;
             lease = held;
             asked
         }

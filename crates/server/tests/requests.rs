@@ -93,3 +93,27 @@ async fn ended_requests_are_told_the_last_first_without_their_text_and_a_bounded
     assert_eq!(list.as_array().unwrap().len(), 200);
     assert!(list[0]["model"].as_str().unwrap().len() < 300);
 }
+
+/// Each of the threads that tasks share waits for a disk that does not answer.
+#[test]
+fn a_large_body_needs_no_thread_that_waits_for_a_disk_and_what_needs_one_is_refused_in_its_time() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .build()
+        .unwrap();
+    let (answered, disk) = std::sync::mpsc::channel::<()>();
+    let (large, written) = runtime.block_on(async {
+        let options =
+            exo_server::ServerOptions { body_timeout: Duration::from_millis(500), ..common::quick() };
+        let server = common::start_with("127.0.0.1:0", options).await;
+        tokio::task::spawn_blocking(move || disk.recv());
+        let not_json = format!(r#"{{"prompt":"{}"#, "a".repeat(100 << 10));
+        let large = server.post("/v1/completions", &not_json).await;
+        (large, server.admin("DELETE /exo/v1/sessions", "").await)
+    });
+    drop(answered);
+    assert_eq!(large.error(), "400 invalid_json", "it was read");
+    assert_eq!(written.error(), "504 deadline_exceeded");
+    assert!(written.body.contains("the session has ended, but"), "{}", written.body);
+}

@@ -9,8 +9,10 @@ mod node;
 mod redact;
 mod report;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use exo_api::{CheckVerdict, CheckView as Check, ClusterView, DoctorView};
 use exo_node::Doctor;
@@ -20,6 +22,9 @@ use crate::args;
 use crate::client::Client;
 use crate::config::Config;
 use crate::ui;
+
+/// For the disk of the data folder to answer: less than a running node has for all of its checks.
+const DISK_MAX: Duration = Duration::from_secs(10);
 
 /// How a node that is started with these settings looks over its machine: as the command does.
 pub fn of(config: &Config) -> Doctor {
@@ -33,11 +38,11 @@ pub fn of(config: &Config) -> Doctor {
 /// Looks at everything on this machine.
 async fn checks(config: &Config) -> Vec<Check> {
     let running = Client::running(&config.data_dir()).await;
-    let mut checks = vec![machine::data_folder(config, running.is_some())];
-    checks.extend(machine::disk(config));
-    checks.push(machine::processor(config));
-    checks.push(machine::memory(config));
-    checks.extend(machine::large_pages());
+    let mut checks = match of_machine(config, running.is_some()).await {
+        Ok(checks) => checks,
+        // What follows reads there, too.
+        Err(hung) => return vec![hung],
+    };
     checks.extend(graphics::graphics(config).await);
     checks.push(node::running(config, running.as_ref()));
     checks.extend(network::ports(config, running.is_some()));
@@ -47,6 +52,38 @@ async fn checks(config: &Config) -> Vec<Check> {
     checks.extend(network::peers(config).await);
     checks.extend(node::cluster(running.as_ref()).await);
     checks
+}
+
+/// What is found out without asking anybody.
+async fn of_machine(config: &Config, is_running: bool) -> Result<Vec<Check>, Check> {
+    let (own, folder) = (config.clone(), config.data_dir());
+    let look = move || {
+        let mut checks = vec![machine::data_folder(&own, is_running)];
+        checks.extend(machine::disk(&own));
+        checks.push(machine::processor(&own));
+        checks.push(machine::memory(&own));
+        checks.extend(machine::large_pages());
+        checks
+    };
+    looked_within(DISK_MAX, &folder, look).await
+}
+
+/// What `look` finds, on a thread that may wait for the disk: a running node looks as well, and its tasks
+/// must not. That the disk does not answer in time is something found.
+async fn looked_within(
+    max: Duration,
+    folder: &Path,
+    look: impl FnOnce() -> Vec<Check> + Send + 'static,
+) -> Result<Vec<Check>, Check> {
+    let broken = |found: String| Check::broken("data folder", found);
+    match tokio::time::timeout(max, tokio::task::spawn_blocking(look)).await {
+        Ok(looked) => looked.map_err(|error| broken(format!("the look at this machine broke off: {error}"))),
+        Err(_) => {
+            let (folder, max) = (folder.display(), max.as_secs());
+            Err(broken(format!("the disk of {folder} has not answered within {max} s"))
+                .next("look at that disk and its cable, or at the network that it is mounted over"))
+        }
+    }
 }
 
 /// Looks at everything, or has the running node or every member look. Fails when something is broken or a
@@ -118,5 +155,27 @@ fn show(checks: &[Check]) {
         if !check.next.is_empty() {
             ui::titled(&format!("{:26} next: ", ""), &check.next);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_disk_that_does_not_answer_is_something_found_and_holds_up_no_task() {
+        let (answer, disk) = std::sync::mpsc::channel::<()>();
+        let hung = move || {
+            let _ = disk.recv();
+            Vec::new()
+        };
+        let (folder, within) = (Path::new("/data"), Duration::from_millis(50));
+        let looked = looked_within(within, folder, hung);
+        let found = tokio::time::timeout(Duration::from_secs(20), looked).await.unwrap().unwrap_err();
+        drop(answer);
+        assert_eq!(found.verdict, CheckVerdict::Broken);
+        assert!(found.found.starts_with("the disk of /data has not answered"), "{}", found.found);
+        let fine = || vec![Check::ok("disk", "1 GiB free")];
+        assert_eq!(looked_within(DISK_MAX, folder, fine).await.unwrap().len(), 1);
     }
 }

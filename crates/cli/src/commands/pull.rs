@@ -20,6 +20,7 @@ use exo_store::{CachedModel, DiskBudget, ModelRecord, Store};
 use serde_json::json;
 
 use super::asking::{asking, asking_for};
+use super::check_no_node;
 use super::interrupt::{FETCHING_MAX, INTERRUPTED, or_interrupt};
 use super::pulls::{self, Followed};
 use crate::args::{Json, Pull, Search, Show};
@@ -55,6 +56,9 @@ pub async fn run(config: &Config, args: Pull) -> anyhow::Result<ExitCode> {
     {
         ui::line(format!("{name} is known, and this disk has layers of it; nothing was asked of its hub"));
         return Ok(ExitCode::SUCCESS);
+    }
+    if args.layers || args.detach {
+        check_no_node(&config.data_dir())?;
     }
     if args.layers {
         bail!("--layers is for the machines of a cluster, and no node is running: start one with `exo`");
@@ -466,6 +470,7 @@ pub async fn prune(config: &Config, json: Json) -> anyhow::Result<()> {
     let pruned = match Client::running(&config.data_dir()).await {
         Some(client) => client.post::<PrunedView>("/exo/v1/hub/prune", &json!({})).await?,
         None => {
+            check_no_node(&config.data_dir())?;
             let (data_dir, root) = (config.data_dir(), options(config).root);
             let work = tokio::task::spawn_blocking(move || prune_without_node(&data_dir, &root));
             let (files, bytes) = work.await.context("deleting broke off")??;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use exo_api::{NodePullView, PullRequest, PullState, PullView, RemovedModelView, TelemetryView};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -161,7 +161,12 @@ pub async fn follow(client: &Client, began: &Began) -> anyhow::Result<Followed> 
     let bar = ui::spinner();
     let followed = tokio::select! {
         followed = until_over(client, &began.pull.id, &bar) => followed,
-        () = stop.wait() => leave(client, began).await,
+        () = stop.wait() => tokio::select! {
+            followed = leave(client, began) => followed,
+            () = stop.again() => Err(anyhow!(
+                "the node was asked to end the download and has not answered yet; `exo pulls` shows how it is"
+            )),
+        },
     };
     bar.finish_and_clear();
     followed

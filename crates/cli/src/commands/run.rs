@@ -46,8 +46,22 @@ pub async fn run(config: &Config, args: Run) -> anyhow::Result<ExitCode> {
     let started = run_node::start(config, Stay::ForTheWhile, doctor::of(config), &mut stop).await?;
     let Some(running) = started else { return Ok(ExitCode::from(INTERRUPTED)) };
     let result = answer_or_chat(config, &running.client, &args, &mut stop).await;
-    unload_own(&running.client).await;
-    running.stop().await;
+    // Neither a disk that does not answer nor a person who has waited enough is kept waiting for it.
+    let is_cut_short = tokio::select! {
+        unloaded = tokio::time::timeout(CLEAN_UP_MAX, unload_own(&running.client)) => {
+            if unloaded.is_err() {
+                tracing::warn!(seconds = CLEAN_UP_MAX.as_secs(), "what was placed here may stay placed");
+            }
+            false
+        }
+        () = stop.again() => true,
+    };
+    let at_once = async {
+        if !is_cut_short {
+            stop.again().await;
+        }
+    };
+    running.stop_until(at_once).await;
     result
 }
 

@@ -43,6 +43,9 @@ async fn watch(client: &Client, json: bool) -> anyhow::Result<()> {
             Err(error) if failures >= TRIES => return Err(error.context("the node's events ended")),
             Err(error) => {
                 tracing::debug!(%error, "the node's events broke off");
+                if failures == 0 {
+                    ui::note(&format!("what is shown is not of now any more: {error:#}; it is asked again"));
+                }
                 failures += 1;
                 tokio::time::sleep(AGAIN_AFTER).await;
             }

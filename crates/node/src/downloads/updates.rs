@@ -97,7 +97,7 @@ impl NodeDownloads {
             let message = format!("{} models are of a hub: name at most {MODELS_MAX}", models.len());
             return Err(AdminError::Invalid { param: "models".to_owned(), message });
         }
-        let settings = self.shared.settings().map_err(|e| AdminError::Conflict { message: chain(&e) })?;
+        let settings = self.settings().await?.map_err(|e| AdminError::Conflict { message: chain(&e) })?;
         let param = if query.token.is_some() { "token" } else { "endpoint" };
         let aimed = settings
             .aimed(query.endpoint.as_deref(), query.token.as_ref().map(|token| token.0.as_str()))

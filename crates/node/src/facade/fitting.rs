@@ -26,7 +26,8 @@ impl NodeFacade {
         }
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
         let (endpoint, token) = (query.endpoint.as_deref(), query.token.as_ref().map(|t| t.0.as_str()));
-        let settings = self.downloads.settings().and_then(|settings| settings.aimed(endpoint, token));
+        let settings = self.downloads.settings().await?;
+        let settings = settings.and_then(|settings| settings.aimed(endpoint, token));
         let known = match &query.reference {
             Some(text) if fits::may_be_known(text) => self.known_model(text).await?,
             _ => None,

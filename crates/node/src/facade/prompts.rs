@@ -1,7 +1,5 @@
 //! Prompts and questions about tokens: how much text is taken, and whose turn it is to tokenise.
 
-use std::time::Duration;
-
 use exo_api::{
     ChatMessage, GenerateError, GenerateRequest, Prompt, TokensAnswer, TokensQuestion, TokensRequest,
     ToolCall, Tools,
@@ -11,8 +9,6 @@ use exo_types::Principal;
 use super::NodeFacade;
 use crate::tokens;
 
-/// For those in front.
-const TURN_MAX: Duration = Duration::from_secs(120);
 /// What a message counts beside its text.
 const MESSAGE_BYTES: usize = 256;
 
@@ -44,24 +40,7 @@ impl NodeFacade {
         prompt_bytes: usize,
         work: impl FnOnce() -> Result<T, GenerateError> + Send + 'static,
     ) -> Result<T, GenerateError> {
-        let internal = |message: String| GenerateError::Internal { message };
-        let turn = self.preparing.take(principal, prompt_bytes);
-        let turn = tokio::time::timeout(TURN_MAX, turn).await.map_err(|_| {
-            let (waited_ms, reason) =
-                (TURN_MAX.as_millis() as u64, "other prompts were being prepared".to_owned());
-            GenerateError::Deadline { waited_ms, reason }
-        })?;
-        let turn = turn.map_err(|e| internal(e.to_string()))?;
-        let done = tokio::task::spawn_blocking(move || {
-            let done = work();
-            if turn.is_long {
-                // What it took lies between other things, and the next one comes on another thread.
-                exo_backend_cpu::give_freed_memory_back();
-            }
-            drop(turn);
-            done
-        });
-        done.await.map_err(|e| internal(e.to_string()))?
+        self.preparing.run(principal, prompt_bytes, work).await
     }
 }
 
