@@ -396,7 +396,8 @@ impl From<TypeRates> for TypeRatesView {
 
 impl From<&TypeRatesView> for TypeRates {
     fn from(rates: &TypeRatesView) -> Self {
-        let &TypeRatesView { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured } = rates;
+        let &TypeRatesView { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured } =
+            rates;
         Self { dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s, measured: measured.into() }
     }
 }

@@ -41,8 +41,8 @@ pub mod wire;
 mod worker;
 
 pub use coordinator::{
-    AppendId, Coordinator, CoordinatorInput, CoordinatorOutput, DryRun, DryRunError,
-    LEAVING_FOR, PlanId, ReplyTo, disk_rooms, dry_run, hop_seconds, link_facts,
+    AppendId, Coordinator, CoordinatorInput, CoordinatorOutput, DryRun, DryRunError, LEAVING_FOR, PlanId,
+    ReplyTo, disk_rooms, dry_run, hop_seconds, link_facts,
 };
 pub use driver::{
     DraftCounts, Driver, DriverConfig, DriverInput, DriverOutput, DriverPhase, DriverStart, InterruptCause,

@@ -37,13 +37,23 @@ pub enum StageLoss {
     /// Its device is not supported any more. In the words of who tried it.
     Unsupported(String),
     /// Its node does not use the device any more.
-    Unused { device: DeviceId },
+    Unused {
+        device: DeviceId,
+    },
     /// It was ready, and is not.
-    NotReady { status: StageStatus },
+    NotReady {
+        status: StageStatus,
+    },
     /// Its device refused to load it.
-    LoadRefused { failed_loads: u32, why: LoadFailure },
+    LoadRefused {
+        failed_loads: u32,
+        why: LoadFailure,
+    },
     /// Its load does not come further.
-    NoProgress { seconds: u64, status: StageStatus },
+    NoProgress {
+        seconds: u64,
+        status: StageStatus,
+    },
 }
 
 /// Why an instance waits, or was given up: nothing that is there takes what it lost.
@@ -109,7 +119,10 @@ pub enum ReplanReason {
     Same,
     BeingMoved,
     /// The best plan is not worth a move.
-    GainsLittle { percent: u64, percent_min: u64 },
+    GainsLittle {
+        percent: u64,
+        percent_min: u64,
+    },
     /// The better plan cannot be loaded while what stands serves.
     NoRoom {
         percent: u64,

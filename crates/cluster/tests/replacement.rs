@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use exo_cluster::wire::{ComputeFault, InstanceFailure, NodeReport, PipelineFailure, StageReport};
 use exo_cluster::{
-    Action, Coordinator, CoordinatorInput, CoordinatorOutput, InstanceRequest,
-    PlaceObjective, ReplyTo, StageStatus, State, Worker, WorkerInput,
+    Action, Coordinator, CoordinatorInput, CoordinatorOutput, InstanceRequest, PlaceObjective, ReplyTo,
+    StageStatus, State, Worker, WorkerInput,
 };
 use exo_types::{
     DeviceFacts, DeviceId, DeviceKind, Epoch, KvDType, LayerShape, ModelId, ModelShape, NodeFacts, NodeId,

@@ -169,10 +169,7 @@ fn what_a_layer_takes_is_numbers_that_a_device_could_have() {
 fn rates_of_types_are_numbers_above_zero_and_each_type_has_one() {
     let measured = Provenance { count: 9, age_s: 60 };
     let rates = |dtype, read, flops| type_rates(dtype, read, flops, measured);
-    let step = |rate| TypeRates {
-        read_16_rows_bytes_per_s: Some(rate),
-        ..rates(DType::Q4_K, 1e10, 1e11)
-    };
+    let step = |rate| TypeRates { read_16_rows_bytes_per_s: Some(rate), ..rates(DType::Q4_K, 1e10, 1e11) };
     let of = |rates: Vec<TypeRates>| told(|device| device.rates_by_type = rates).map(|_| ());
     assert_eq!(of(vec![rates(DType::Q4_K, 1e10, 1e11), rates(DType::F16, 2e10, 1e11)]), Ok(()));
     assert_eq!(of(vec![step(5e9)]), Ok(()));

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use exo_cluster::wire::{ControlMessage, DataMessage};
 use exo_cluster::{
-    Coordinator, CoordinatorInput, EngineId, HeldSteps, MessageKind, Speculation, State,
-    Undeliverable, Worker, WorkerInput,
+    Coordinator, CoordinatorInput, EngineId, HeldSteps, MessageKind, Speculation, State, Undeliverable,
+    Worker, WorkerInput,
 };
 use exo_membership::Membership;
 use exo_types::{Ancestors, Epoch, LogHead, NodeId, PlacementId, Time};

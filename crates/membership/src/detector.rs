@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use exo_types::{Epoch, Time};
 
-use crate::config::{
-    DECLARE, DECLARE_AFTER_RESET, DECLARE_WITHOUT_MESSAGE, PATIENCE, SUSPECT, SUSPECT_IDLE,
-};
+use crate::config::{DECLARE, DECLARE_AFTER_RESET, DECLARE_WITHOUT_MESSAGE, PATIENCE, SUSPECT, SUSPECT_IDLE};
 use crate::message::{Rank, Role};
 use crate::{LossReason, NodeStatus};
 
@@ -159,9 +157,7 @@ impl Peer {
                     NodeStatus::Lost(LossReason::Reset)
                 }
                 () if now >= self.silent_at() => NodeStatus::Lost(LossReason::Silent),
-                () if now >= self.heard + DECLARE_WITHOUT_MESSAGE => {
-                    NodeStatus::Lost(LossReason::NoMessage)
-                }
+                () if now >= self.heard + DECLARE_WITHOUT_MESSAGE => NodeStatus::Lost(LossReason::NoMessage),
                 () if self.reset.is_some() || now >= self.suspected_at(close) => NodeStatus::Suspected,
                 () => NodeStatus::Alive,
             },

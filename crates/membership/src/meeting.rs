@@ -94,8 +94,7 @@ impl Membership {
     /// followers it goes on until the two leaders can hear each other.)
     fn is_left_over(&self, from: NodeId, said: LastHeartbeat) -> bool {
         let lives = |node| self.peers.get(&node).is_some_and(|p| p.status == NodeStatus::Alive);
-        let long_heard =
-            self.peers.get(&from).is_some_and(|p| self.now.since(p.alive_since) >= DECLARE);
+        let long_heard = self.peers.get(&from).is_some_and(|p| self.now.since(p.alive_since) >= DECLARE);
         self.follower_count() == 0 && long_heard && said.epoch.is_some_and(|e| !lives(e.key))
     }
 

@@ -300,12 +300,12 @@ impl Compute {
         // Only older is no news.
         let rates = |types: &Vec<TypeRates>| -> Vec<_> {
             let of = |&TypeRates {
-                         dtype,
-                         read_bytes_per_s,
-                         flops_per_s,
-                         read_16_rows_bytes_per_s,
-                         measured: _,
-                     }: &TypeRates| {
+                          dtype,
+                          read_bytes_per_s,
+                          flops_per_s,
+                          read_16_rows_bytes_per_s,
+                          measured: _,
+                      }: &TypeRates| {
                 (dtype, read_bytes_per_s, flops_per_s, read_16_rows_bytes_per_s)
             };
             types.iter().map(of).collect()

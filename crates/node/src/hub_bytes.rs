@@ -262,9 +262,9 @@ impl HubBytes {
         let work = tokio::task::spawn_blocking(move || {
             let mut files: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
             chunks.iter().for_each(|chunk| files.entry(chunk.file).or_default().push(chunk.index));
-            files.into_iter().try_for_each(|(file, wanted)| {
-                fetch_file(&client, &partial, file, &wanted, &wish, &progress)
-            })
+            files
+                .into_iter()
+                .try_for_each(|(file, wanted)| fetch_file(&client, &partial, file, &wanted, &wish, &progress))
         });
         let fetched = work.await?;
         self.note(id, Instant::now(), &fetched);
@@ -423,20 +423,23 @@ fn fetch_file(
     let manifest = partial.manifest();
     let at = commit_file(client, manifest, file)?;
     let is_here = |index: u32| partial.has_chunk(ChunkRef { file, index });
-    let store = |index: u32, _start: u64, bytes: &[u8]| {
-        match progress.write(partial, ChunkRef { file, index }, bytes, None) {
-            Ok(()) => Ok(()),
-            Err(error @ ChunkError::Mismatch { .. }) => Err(HubError::Answer {
-                host: client.settings().endpoint.host().unwrap_or_default().to_owned(),
-                attempt: format!("fetch {}", at.planned().name),
-                problem: error.to_string(),
-            }),
-            Err(error) => Err(HubError::Disk {
-                attempt: "write",
-                path: partial.path().to_owned(),
-                source: disk_error(error),
-            }),
-        }
+    let store = |index: u32, _start: u64, bytes: &[u8]| match progress.write(
+        partial,
+        ChunkRef { file, index },
+        bytes,
+        None,
+    ) {
+        Ok(()) => Ok(()),
+        Err(error @ ChunkError::Mismatch { .. }) => Err(HubError::Answer {
+            host: client.settings().endpoint.host().unwrap_or_default().to_owned(),
+            attempt: format!("fetch {}", at.planned().name),
+            problem: error.to_string(),
+        }),
+        Err(error) => Err(HubError::Disk {
+            attempt: "write",
+            path: partial.path().to_owned(),
+            source: disk_error(error),
+        }),
     };
     let mut in_flight = |bytes| {
         // What is not whole is not waited for any more then.

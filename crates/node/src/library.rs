@@ -540,7 +540,11 @@ mod tests {
         so_far.note(FetchProgress::Stored(4));
         assert_eq!((so_far.done_bytes, so_far.came_bytes()), (16, 4));
         so_far.note(FetchProgress::Found(4));
-        assert_eq!((so_far.done_bytes, so_far.came_bytes()), (20, 4), "another fetch of this node brought it");
+        assert_eq!(
+            (so_far.done_bytes, so_far.came_bytes()),
+            (20, 4),
+            "another fetch of this node brought it"
+        );
     }
 
     #[test]

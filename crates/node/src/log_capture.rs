@@ -535,7 +535,8 @@ mod tests {
         tracing::warn!(target: "exo_node::ballast", "the disk is full");
         let (kept_of_others, other) = (texts(&capture).into_iter().rev().take(3), NodeId([2; 32]));
         let kept_of_others: Vec<String> = kept_of_others.collect();
-        let [debug, warning] = ["no room", "entries that cannot be"].map(|text| format!("{text} peer={other}"));
+        let [debug, warning] =
+            ["no room", "entries that cannot be"].map(|text| format!("{text} peer={other}"));
         let expected = ["the disk is full".to_owned(), debug, warning];
         assert_eq!(kept_of_others, expected, "neither others nor the node itself lose a line");
         let logged = [shown.load(Ordering::Relaxed), capture.0.ring.lock().last()];
@@ -549,7 +550,10 @@ mod tests {
         };
         assert_eq!(left_out(&told[0]), 5000 - of_member[0], "each line is logged or counted: {told:?}");
         assert_eq!(left_out(&told[1]), 10_000 - of_member[1], "{told:?}");
-        assert!(told[0].contains(r#"log="shown""#) && told[0].contains(r#"targets="events::log "#), "{told:?}");
+        assert!(
+            told[0].contains(r#"log="shown""#) && told[0].contains(r#"targets="events::log "#),
+            "{told:?}"
+        );
         let targets = ["events::log ", "exo_machine::backups "];
         assert!(targets.iter().all(|target| told[1].contains(target)), "{told:?}");
         let last = capture.0.ring.lock().last();

@@ -212,9 +212,8 @@ impl<'a> Costs<'a> {
                     false => (FEW_ROWS_MILLIONTHS, 0, CHUNK_LAYER_PERCENT, HANDOVER_NS),
                 };
             // Only processors have such a part.
-            let few_rows = |part: Option<f64>| {
-                part.map_or(few_rows_millionths, |part| (part * MILLION as f64) as u64)
-            };
+            let few_rows =
+                |part: Option<f64>| part.map_or(few_rows_millionths, |part| (part * MILLION as f64) as u64);
             DeviceCost {
                 node: links.at(device.node).unwrap_or_default(), // each is there
                 held: WeightForm::by(device.device.kind),
@@ -542,9 +541,8 @@ impl DeviceCost {
         types: Option<&[(DType, u64)]>,
         millionths: fn(&TypeCost) -> u64,
     ) -> u64 {
-        let at_part = |cost: &TypeCost| {
-            operations.saturating_mul(MILLION.into()) / u128::from(millionths(cost).max(1))
-        };
+        let at_part =
+            |cost: &TypeCost| operations.saturating_mul(MILLION.into()) / u128::from(millionths(cost).max(1));
         let Some(types) = types else { return per_s(at_part(&self.general), 1, self.general.flops) };
         let elements = |&(dtype, bytes): &(DType, u64)| {
             u128::from(bytes) * u128::from(dtype.block_elements()) / u128::from(dtype.block_bytes())

@@ -1128,8 +1128,7 @@ fn two_equal_devices_stay_equal_when_one_of_them_has_measured_a_type() {
     };
     let of = |name: &str, typed: Vec<TypeRates>| {
         let facts = DeviceFacts { rates_by_type: typed, ..device(name, 5.0, Some(10.0)).device };
-        let of_16_rows =
-            |layer| LayerRates { read_16_rows_bytes_per_s: Some(8e9), ..layer };
+        let of_16_rows = |layer| LayerRates { read_16_rows_bytes_per_s: Some(8e9), ..layer };
         let facts = DeviceFacts { layer_rates: facts.layer_rates.map(of_16_rows), ..facts };
         PlanDevice::reported(device(name, 4.0, None).node, name.to_owned(), facts, None)
     };

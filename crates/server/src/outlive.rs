@@ -492,8 +492,7 @@ mod tests {
             answer.end();
         }
         let is_held = |n: usize| Arc::strong_count(&copies[n]) == 2;
-        let ended_before =
-            |n: usize, time| answers[n].state.lock().ended = Instant::now().checked_sub(time);
+        let ended_before = |n: usize, time| answers[n].state.lock().ended = Instant::now().checked_sub(time);
         ended_before(1, COPY_KEPT_FOR / 2);
         ended_before(2, COPY_KEPT_FOR);
         drop(all.all());

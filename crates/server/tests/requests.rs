@@ -97,11 +97,8 @@ async fn ended_requests_are_told_the_last_first_without_their_text_and_a_bounded
 /// Each of the threads that tasks share waits for a disk that does not answer.
 #[test]
 fn a_large_body_needs_no_thread_that_waits_for_a_disk_and_what_needs_one_is_refused_in_its_time() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(1)
-        .build()
-        .unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (answered, disk) = std::sync::mpsc::channel::<()>();
     let (large, written) = runtime.block_on(async {
         let options =

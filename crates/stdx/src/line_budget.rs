@@ -49,8 +49,7 @@ mod tests {
     fn a_budget_lets_a_burst_through_and_then_so_many_a_minute() {
         let begun = Instant::now();
         let mut budget = LineBudget::new(begun, 240, 120);
-        let mut taken =
-            |s: u64| (0..1000).filter(|_| budget.take(begun + Duration::from_secs(s))).count();
+        let mut taken = |s: u64| (0..1000).filter(|_| budget.take(begun + Duration::from_secs(s))).count();
         assert_eq!([0, 30, 31, 31, 30].map(&mut taken), [240, 60, 2, 0, 0]);
         assert_eq!(taken(3600), 240, "no more than at first");
         assert!(!budget.is_full(begun + Duration::from_secs(3600)));

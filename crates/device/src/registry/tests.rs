@@ -168,8 +168,7 @@ fn rates_of_types_are_kept_beside_the_others_for_their_driver_and_no_absurd_ones
     assert_eq!(registry.types(&here, "cpu", "1"), known);
     assert!(registry.calibration(&here, "cpu", "1").is_some(), "what Q8_0 reaches stays");
     let absurd = BTreeMap::from([(DType::F16, KnownType { read_16_rows_bytes_per_s: Some(-1.0), ..TYPE })]);
-    let registry =
-        changed(folder.path(), |registry| registry.note_types(&here, "cpu", "1", &absurd, 9));
+    let registry = changed(folder.path(), |registry| registry.note_types(&here, "cpu", "1", &absurd, 9));
     assert_eq!(registry.types(&here, "cpu", "1"), known, "nor one with an absurd rate of 16 rows");
     // Measuring Q8_0 anew, as every day, forgets none of them; another number of threads does.
     let registry = changed(folder.path(), |registry| registry.note(&here, "cpu", measured("1"), 10));
@@ -199,10 +198,7 @@ fn an_older_file_is_read_and_one_with_an_absurd_rate_is_not() {
 fn what_was_measured_with_another_meaning_is_measured_again_and_the_rest_stays() {
     let folder = tempfile::tempdir().unwrap();
     let here = card(None, None);
-    let types = BTreeMap::from([(
-        DType::Q4_K,
-        TYPE,
-    )]);
+    let types = BTreeMap::from([(DType::Q4_K, TYPE)]);
     changed(folder.path(), |registry| {
         registry.note(&here, "cuda", measured("1"), 7);
         registry.note_types(&here, "cuda", "1", &types, 7);

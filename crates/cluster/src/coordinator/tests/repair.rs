@@ -411,8 +411,7 @@ fn successor() -> (Bench, Vec<(u8, String)>) {
     let old = Bench::ready(3, 3);
     let before = layout(&old);
     let mut bench = Bench::new(1);
-    bench.coordinator =
-        Coordinator::new(node(2), None, old.coordinator.state().clone());
+    bench.coordinator = Coordinator::new(node(2), None, old.coordinator.state().clone());
     bench.desired = old.desired;
     bench.feed(members(3));
     bench.feed(CoordinatorInput::NodeUp(node(2)));
