@@ -118,8 +118,7 @@ fn thirty_two_streams_run_at_once_each_with_the_text_it_has_alone() {
         })
     };
     let alone = |i| {
-        let answer = node.post("/v1/completions", &body(i, false));
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = node.post("/v1/completions", &body(i, false)).good();
         answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
     };
     let expected: Vec<String> = (0..32).map(alone).collect();
@@ -165,9 +164,8 @@ fn the_openai_package_works_against_a_real_node() {
 fn bounds_of_a_request_are_checked_and_named() {
     let node = Node::alone();
     let chat = |more: serde_json::Value| {
-        let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "What is 47 + 38?"}], "temperature": 0});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        node.post("/v1/chat/completions", &body)
+        let body = json!({"model": "demo", "messages": [{"role": "user", "content": "What is 47 + 38?"}], "temperature": 0});
+        node.post("/v1/chat/completions", &support::with(body, more))
     };
     let none = chat(json!({"max_tokens": 0}));
     assert_eq!(
@@ -199,8 +197,7 @@ fn a_stop_string_that_is_a_control_token_ends_the_answer() {
     let ask = |stop: serde_json::Value| {
         let mut body = body.clone();
         body["stop"] = stop;
-        let answer = node.post("/v1/completions", &body);
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = node.post("/v1/completions", &body).good();
         let answer = answer.json();
         let choice = &answer["choices"][0];
         assert_eq!(choice["text"], "", "{answer}");

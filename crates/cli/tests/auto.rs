@@ -48,9 +48,8 @@ const SLOW_PROCESSOR: &[&str] = &["--compute-share=10%"];
 
 /// A node that chooses for itself.
 fn start(data: &Path, env: &[(&'static str, OsString)], flags: &[&str]) -> Node {
-    let flags = ["--no-discovery", "--backend", "auto"].iter().chain(flags);
-    let flags = flags.map(|flag| (*flag).to_owned()).collect();
-    Node::start_in(data, Start { name: "solo", group: "auto", flags, env: env.to_vec(), ..Start::default() })
+    let flags = [&["--backend", "auto"], flags].concat();
+    Node::start_in(data, Start { env: env.to_vec(), ..Start::alone("auto", &flags) })
 }
 
 fn devices(node: &Node) -> Vec<Value> {
@@ -177,8 +176,7 @@ fn a_program_that_plays_a_card_is_not_chosen_and_that_is_said_everywhere() {
     assert_eq!((&rows[0]["chosen"], &rows[1]["chosen"]), (&true.into(), &false.into()), "{rows:?}");
     let reason = rows[1]["reason"].as_str().unwrap();
     drop(node);
-    let flags = ["--no-discovery", "--backend", "vulkan"].map(str::to_owned).to_vec();
-    let named = Start { name: "solo", group: "auto", flags, env, ..Start::default() };
+    let named = Start { env, ..Start::alone("auto", &["--backend", "vulkan"]) };
     let node = Node::start_in(folder.path(), named);
     assert_same_support(&device(&node), &rows[1], "partial");
     assert!(
@@ -193,28 +191,13 @@ fn a_model_that_a_card_has_no_kernels_for_is_refused_before_anything_is_loaded()
         return skip("a_model_that_a_card_has_no_kernels_for", "lavapipe is not installed");
     };
     let folder = tempfile::tempdir().unwrap();
-    let flags = ["--no-discovery", "--backend", "vulkan"].map(str::to_owned).to_vec();
-    let start =
-        Start { name: "solo", group: "kernels", flags, env: drivers(&icd, false), ..Start::default() };
+    let start = Start { env: drivers(&icd, false), ..Start::alone("kernels", &["--backend", "vulkan"]) };
     let node = Node::start_in(&folder.path().join("data"), start);
     assert!(device(&node)["unsupported_types"].as_array().unwrap().contains(&"Q2_K".into()));
     for (name, dtype) in [("half", DType::F16), ("two", DType::Q2_K)] {
         let path = folder.path().join(format!("{name}.gguf"));
-        zeros_of(
-            &path,
-            &Zeros {
-                context: 256,
-                layers: 2,
-                hidden: 256,
-                ffn: 512,
-                heads: 8,
-                template: None,
-                more_tokens: &[],
-            },
-            dtype,
-        );
-        let added = node.post("/exo/v1/models", &json!({"path": path, "name": name}));
-        assert_eq!(added.status, 200, "{}", added.body);
+        zeros_of(&path, &Zeros { layers: 2, hidden: 256, ffn: 512, heads: 8, ..Zeros::SMALL }, dtype);
+        node.post("/exo/v1/models", &json!({"path": path, "name": name})).good();
     }
     let half = node.exo(&["plan", "half"]);
     assert!(half.status.success(), "{}", stderr(&half));
@@ -573,8 +556,7 @@ fn a_driver_that_aborts_while_a_shard_loads_is_tried_a_few_times_and_then_the_pr
     write_registry(folder.path(), 1e15, None);
     let mut node = start(folder.path(), &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cpu"]);
-    let placed = node.post("/exo/v1/instances", &json!({"model": "demo"}));
-    assert_eq!(placed.status, 200, "{}", placed.body);
+    node.post("/exo/v1/instances", &json!({"model": "demo"})).good();
     wait_for("the model on the processor", SOON * 2, || {
         let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
         (instance["state"]["kind"] == "ready" && instance["stages"][0]["device"] == "cpu").then_some(())

@@ -53,8 +53,7 @@ fn a_variable_that_is_misspelt_is_named_where_settings_are_read() {
     let silent = run(&["config"]);
     assert!(!stderr(&silent).contains("not a setting"), "{}", stderr(&silent));
     let env = vec![("EXO_API_LISTN", "127.0.0.1:1".into())];
-    let flags = vec!["--no-discovery".to_owned()];
-    let node = Node::start(Start { name: "solo", group: "misspelt", flags, env, ..Start::default() });
+    let node = Node::start(Start { env, ..Start::alone("misspelt", &[]) });
     wait_for("the warning", SOON, || node.log().contains(wrong).then_some(()));
 }
 
@@ -395,10 +394,7 @@ fn a_node_ends_cleanly_on_either_signal() {
         assert!(status.success(), "{signal}: {status}\n{}", node.log());
         assert!(began.elapsed() < Duration::from_secs(5), "{signal} took {:?}", began.elapsed());
         assert!(!is_alive(pid) && !node.data_dir.join("api.json").exists());
-        let again = Node::start_in(
-            &node.data_dir,
-            Start { name: "solo", group: "alone", flags: vec!["--no-discovery".into()], ..Start::default() },
-        );
+        let again = Node::start_in(&node.data_dir, Start::alone("alone", &[]));
         let members = again.get("/exo/v1/members");
         assert_eq!(members.as_array().unwrap().len(), 1, "the same cluster as before: {members}");
     }
@@ -411,9 +407,7 @@ fn a_node_is_ready_within_a_second_of_its_start() {
     for _ in 0..3 {
         let folder = tempfile::tempdir().unwrap();
         let began = Instant::now();
-        let start =
-            Start { name: "quick", group: "quick", flags: vec!["--no-discovery".into()], ..Start::default() };
-        let node = Node::start_in(&folder.path().join("data"), start);
+        let node = Node::start_in(&folder.path().join("data"), Start::alone("quick", &[]));
         assert_eq!(node.get("/health")["status"], "ok");
         fastest = fastest.min(began.elapsed());
     }
@@ -561,8 +555,7 @@ fn what_begins_with_a_slash_at_the_prompt_is_a_command_and_nothing_of_it_is_sent
 
 #[test]
 fn a_terminal_is_asked_before_answers_end_and_a_script_is_not() {
-    let flags = ["--no-discovery", "--compute-share", "10%"].map(str::to_owned).to_vec();
-    let node = Node::start(Start { name: "solo", group: "asked", flags, ..Start::default() });
+    let node = Node::start(Start::alone("asked", &["--compute-share", "10%"]));
     let folder = tempfile::tempdir().unwrap();
     let typed = |command: &str, answer: &str| {
         let path = folder.path().join("typed");

@@ -66,8 +66,7 @@ fn a_node_with_a_damaged_journal_starts_and_the_cluster_serves() {
 #[test]
 fn a_data_folder_of_an_older_version_is_refused_by_name_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    let start =
-        Start { name: "old", group: "old", flags: vec!["--no-discovery".to_owned()], ..Start::default() };
+    let start = Start::alone("old", &[]);
     let mut node = Node::start_in(folder.path(), start.clone());
     let id = node.get("/exo/v1/cluster")["cluster"].clone();
     node.kill();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::lan::{Host, Lan, group};
-use crate::support::{Killed, SOON, skip, stderr, stdout, wait_for};
+use crate::support::{Killed, SOON, counted, skip, stderr, stdout, wait_for};
 use exo_machine::joining::{JoinAsk, JoinPurpose};
 use exo_transport::{Endpoint, MemberSet, NodeKey, Options};
 use exo_types::NodeId;
@@ -135,9 +135,7 @@ fn in_a_flood_of_asks(test: &str, (lasting, log_bytes_max): (Duration, usize)) {
 
 fn resident_bytes(host: &Host) -> u64 {
     // `ip netns exec` has become the node.
-    let status = std::fs::read_to_string(format!("/proc/{}/status", host.node.0.id())).unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    counted(host.node.0.id(), "status", "VmRSS") << 10
 }
 
 /// The part of the host that floods; does nothing unless a test above started it.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::support::{
     Killed, Node, Start, another_model, exo, finish, flat, known, stderr, stdout, wait_for,
 };
+use crate::update::{command, run};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -39,21 +40,6 @@ fn node(hub: &MockHub, name: &str, group: &str, quota_mib: Option<usize>) -> Nod
     let mut env = vec![("HF_ENDPOINT", hub.endpoint().into()), ("EXO_DISK_RESERVE_MIB", "0".into())];
     env.extend(quota_mib.map(|mib| ("EXO_DISK_QUOTA_MIB", mib.to_string().into())));
     Node::start(Start { name, group, env, ..Start::default() })
-}
-
-/// A command on a node's data folder: whether it was a good end, and what it said.
-fn command(node: &Node, hub: &MockHub, args: &[&str]) -> (bool, String) {
-    let mut command = exo(args);
-    command.arg("--data-dir").arg(&node.data_dir).env("HF_ENDPOINT", hub.endpoint());
-    command.env("HOME", node.data_dir.join("no-home"));
-    let output = finish(&mut command, LONG);
-    (output.status.success(), stdout(&output) + &stderr(&output))
-}
-
-fn run(node: &Node, hub: &MockHub, args: &[&str]) -> String {
-    let (is_good, text) = command(node, hub, args);
-    assert!(is_good, "{args:?}: {text}\n{}", node.log());
-    text
 }
 
 fn pull(node: &Node, hub: &MockHub, name: &str) -> String {
@@ -110,7 +96,7 @@ fn a_reserve_and_a_quota_hold_before_a_byte_is_fetched_without_a_node_and_with_o
     let quota = (3 * MIB).to_string();
     assert!(text.contains(&format!("of the {quota} bytes that they may have")), "{text}");
     let node = node(&hub, "solo", "quota-alone", Some(3));
-    let (is_good, text) = command(&node, &hub, &["pull", "hf.co/org/one"]);
+    let (is_good, text) = command(&node, &hub.endpoint(), &["pull", "hf.co/org/one"]);
     assert!(!is_good && text.contains(&format!("of the {quota} bytes that they may have")), "{text}");
     assert!(text.contains("let models take more with the setting `disk_quota_mib`"), "{text}");
     let pulls = node.get("/exo/v1/pulls");
@@ -145,7 +131,7 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
     let logs = run(&ann, &hub, &["logs", "--node", "ann"]);
     assert!(logs.contains("deleted to make room on the disk"), "{logs}");
     // Both are the only copies of the cluster.
-    let (is_good, text) = command(&ann, &hub, &["pull", "hf.co/org/four"]);
+    let (is_good, text) = command(&ann, &hub.endpoint(), &["pull", "hf.co/org/four"]);
     assert!(!is_good && text.contains("disk_quota_mib"), "{text}");
     assert_eq!(on_disk(&ann), ["one", "three"]);
     // The older one is kept.
@@ -542,14 +528,14 @@ fn a_node_keeps_a_token_for_its_hub_and_heads_of_another_commit_are_not_taken() 
     assert!(!path.exists() && !node.log().contains(&token));
     // A mirror that is half way through a change.
     hub.set_faults(Faults { other_commit: Some("f".repeat(40)), ..Faults::default() });
-    let (is_good, text) = command(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
+    let (is_good, text) = command(&node, &hub.endpoint(), &["pull", "--layers", "hf.co/org/one"]);
     assert!(!is_good && text.contains(&format!("it is of commit {}", "f".repeat(40))), "{text}");
     hub.set_faults(Faults { other_digest: Some("ab".repeat(32)), ..Faults::default() });
     // Who has it go on, or asks again at once, hears nothing of the attempt before.
     let id = node.get("/exo/v1/pulls")[0]["id"].as_str().unwrap().to_owned();
     let again = node.post(&format!("/exo/v1/pulls/{id}/resume"), &json!({})).json();
     assert!(again["state"] != "failed" && again["error"].is_null(), "{again}");
-    let (is_good, text) = command(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
+    let (is_good, text) = command(&node, &hub.endpoint(), &["pull", "--layers", "hf.co/org/one"]);
     assert!(!is_good && text.contains(&format!("it is the file {}", "ab".repeat(32))), "{text}");
     hub.set_faults(Faults::default());
     run(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);

@@ -473,8 +473,7 @@ fn node_of(world: &World) -> Node {
         ("HF_ENDPOINT", world.hub.endpoint().into()),
         ("HOME", world.folder.path().join("home").into_os_string()),
     ];
-    let flags = vec!["--no-discovery".to_owned()];
-    Node::start_in(&world.data_dir(), Start { name: "solo", group: "pulls", flags, env, ..Start::default() })
+    Node::start_in(&world.data_dir(), Start { env, ..Start::alone("pulls", &[]) })
 }
 
 fn pull_of(node: &Node, id: &str) -> Option<Value> {
@@ -562,8 +561,7 @@ fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing
 #[test]
 fn a_hub_that_does_not_answer_is_asked_again_in_sight() {
     let env = vec![("HF_ENDPOINT", "http://127.0.0.1:9".into())];
-    let flags = vec!["--no-discovery".to_owned()];
-    let node = Node::start(Start { name: "solo", group: "unanswered", flags, env, ..Start::default() });
+    let node = Node::start(Start { env, ..Start::alone("unanswered", &[]) });
     let request = serde_json::json!({"reference": "hf.co/org/any"});
     let id = node.post("/exo/v1/pulls", &request).json()["id"].as_str().unwrap().to_owned();
     wait_for("another try", LONG, || {
@@ -641,15 +639,7 @@ fn a_token_in_a_request_reaches_the_hub_and_nothing_else() {
     let mut gated = Repository::new(&[("tiny-Q8_0.gguf", demo_model())]);
     gated.is_gated = true;
     world.hub.put("org/gated", gated);
-    let node = Node::start_in(
-        &world.data_dir(),
-        Start {
-            name: "solo",
-            group: "tokens",
-            flags: vec!["--no-discovery".to_owned(), "--log".to_owned(), "trace".to_owned()],
-            ..Start::default()
-        },
-    );
+    let node = Node::start_in(&world.data_dir(), Start::alone("tokens", &["--log", "trace"]));
     let pulled = finish(world.exo(&["pull", "hf.co/org/gated"]).env("HF_TOKEN", world.hub.token()), LONG);
     assert!(pulled.status.success(), "{}", stderr(&pulled));
     let shown = node.get("/exo/v1/pulls").to_string() + &node.log();

@@ -25,8 +25,7 @@ fn write(file: &Path, text: &str, mode: u32) {
 }
 
 fn start(file: &Path) -> Node {
-    let flags = ["--no-discovery", "--config", file.to_str().unwrap()].map(str::to_owned).to_vec();
-    Node::start(Start { name: "solo", group: "keys", flags, ..Start::default() })
+    Node::start(Start::alone("keys", &["--config", file.to_str().unwrap()]))
 }
 
 /// Asks for the list of models with this key.

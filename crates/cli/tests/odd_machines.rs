@@ -24,12 +24,7 @@ fn a_data_folder_that_cannot_be_written_is_refused_by_name_and_stays_as_it_is() 
     if !read_only(folder.path(), "true").output().is_ok_and(|output| output.status.success()) {
         return skip(TEST, "this system gives no mounts of our own");
     }
-    let start = || Start {
-        name: "fixed",
-        group: "fixed",
-        flags: vec!["--no-discovery".to_owned()],
-        ..Start::default()
-    };
+    let start = || Start::alone("fixed", &[]);
     let refused = || {
         let mut command = read_only(folder.path(), EXO);
         command.args(["start", "--data-dir"]).arg(folder.path());

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Node, Start, Zeros, flat, run, stderr, stdout, wait_for, zeros};
+use crate::support::{self, Node, Start, Zeros, flat, run, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 const LAB: &str = r#"
@@ -283,8 +283,7 @@ fn refused_by_both(node: &Node, model: &str, flags: &[&str]) -> String {
 
 #[test]
 fn a_running_node_names_the_cache_with_which_a_model_would_fit() {
-    let flags = ["--no-discovery", "--memory-mib=130"].map(str::to_owned).to_vec();
-    let node = Node::start(Start { name: "small", group: "smaller", flags, ..Start::default() });
+    let node = Node::start(Start::alone("smaller", &["--memory-mib=130"]));
     // 154 MiB, most of it cache.
     let wide = ["--cache-tokens", "20000"];
     let said = refused_by_both(&node, "demo", &wide);
@@ -382,38 +381,19 @@ fn a_saved_cluster_of_two_nodes_of_one_machine_has_its_memory_once_and_the_plan_
     assert!(stderr(&refused).contains("are missing"), "{}", stderr(&refused));
 }
 
-/// Bytes of one line of a file below `/proc` that counts them, in its unit.
-#[cfg(target_os = "linux")]
-fn counted(node: &Node, file: &str, of: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/{file}", node.pid())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(of)).unwrap();
-    line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// From the start of the command to its end, the node asked in between.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_plan_of_a_model_of_a_gigabyte_takes_less_than_half_a_second_and_reads_no_weight() {
     let node = Node::alone();
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("large.gguf");
-    let large = Zeros {
-        context: 2048,
-        layers: 8,
-        hidden: 2048,
-        ffn: 8192,
-        heads: 16,
-        template: None,
-        more_tokens: &[],
-    };
-    zeros(&path, &large);
-    let bytes = std::fs::metadata(&path).unwrap().len();
+    let large = Zeros { context: 2048, layers: 8, hidden: 2048, ffn: 8192, heads: 16, ..Zeros::SMALL };
+    node.add_zeros(folder.path(), "large", &large);
+    let bytes = std::fs::metadata(folder.path().join("large.gguf")).unwrap().len();
     assert!(bytes > 1_000_000_000, "{bytes}");
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "large"}));
-    assert_eq!(added.status, 200, "{}", added.body);
-    let read = || counted(&node, "io", "rchar") + counted(&node, "io", "read_bytes");
+    let read = || support::counted(node.pid(), "io", "rchar") + support::counted(node.pid(), "io", "read_bytes");
     // What is mapped is read without a call, and then stays in this count.
-    let mapped = || counted(&node, "status", "RssFile") << 10;
+    let mapped = || support::counted(node.pid(), "status", "RssFile") << 10;
     let before = (read(), mapped());
     let plan = || {
         let began = std::time::Instant::now();
@@ -572,8 +552,7 @@ fn the_bandwidth_of_links_is_measured_once_nodes_have_met_and_plans_use_it() {
 
 /// One thread, nothing guessed ahead.
 fn calibrated(data_dir: &std::path::Path) -> Node {
-    let flags = ["--no-discovery", "--threads", "1", "--speculate", "off"].map(str::to_owned).to_vec();
-    Node::start_in(data_dir, Start { name: "solo", group: "calibrated", flags, ..Start::default() })
+    Node::start_in(data_dir, Start::alone("calibrated", &["--threads", "1", "--speculate", "off"]))
 }
 
 /// The last answer, as a whole and beside what the same would be expected to take.
@@ -605,21 +584,7 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
     std::fs::write(&registry, kept.to_string()).unwrap();
 
     let mut node = calibrated(&data_dir);
-    let path = folder.path().join("zeros.gguf");
-    zeros(
-        &path,
-        &Zeros {
-            context: 2048,
-            layers: 2,
-            hidden: 512,
-            ffn: 2048,
-            heads: 8,
-            template: None,
-            more_tokens: &[],
-        },
-    );
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
-    assert_eq!(added.status, 200, "{}", added.body);
+    node.add_zeros(folder.path(), "zeros", &Zeros { context: 2048, layers: 2, ..Zeros::BUSY });
     let id = node.place("zeros", 1)["id"].as_str().unwrap().to_owned();
     node.wait_settled(&id);
     let corrections =
@@ -635,8 +600,7 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
         // No page of it is kept from the one before.
         let prompt: Vec<u32> = (0..300).map(|n| 40 + (n + round) % 60).collect();
         let body = json!({"model": "zeros", "prompt": prompt, "max_tokens": 64, "temperature": 0, "ignore_eos": true});
-        let answer = node.post("/v1/completions", &body);
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        node.post("/v1/completions", &body).good();
     }
     let learned = wait_for("what was learned", support::SOON, || {
         let learned = corrections(&node);
@@ -673,21 +637,7 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     let data_dir = folder.path().join("data");
     let mut node = calibrated(&data_dir);
     // 40 MiB of F16 and some bytes of F32, which no plan mentions.
-    let path = folder.path().join("zeros.gguf");
-    zeros(
-        &path,
-        &Zeros {
-            context: 256,
-            layers: 2,
-            hidden: 1024,
-            ffn: 2048,
-            heads: 8,
-            template: None,
-            more_tokens: &[],
-        },
-    );
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
-    assert_eq!(added.status, 200, "{}", added.body);
+    node.add_zeros(folder.path(), "zeros", &Zeros { context: 256, layers: 2, hidden: 1024, ..Zeros::BUSY });
     let types = |node: &Node| node.get("/exo/v1/cluster")["nodes"][0]["devices"][0]["rates_by_type"].clone();
     assert_eq!(types(&node), json!([]), "nobody has loaded any");
     let before = rates(&node, "zeros");

@@ -132,8 +132,7 @@ fn nodes_with_models(group: &str, folder: &Path) -> Vec<Node> {
     for (name, template) in [("tools", support::TOOL_TEMPLATE), ("thinks", THINKS)] {
         let path = folder.join(format!("{name}.gguf"));
         support::with_template(&path, template);
-        let added = nodes[0].post("/exo/v1/models", &json!({"path": path, "name": name}));
-        assert_eq!(added.status, 200, "{}", added.body);
+        nodes[0].post("/exo/v1/models", &json!({"path": path, "name": name})).good();
         nodes[0].place(name, 3);
     }
     place_equals(&nodes[0], folder);
@@ -221,8 +220,7 @@ fn the_vendors_packages_read_on_when_a_node_is_killed_inside_of_schemas_and_call
     let mut nodes = nodes_that_guess_nothing("torn");
     // All answers at once, or some would not have begun when the node is killed.
     let asked = json!({"model": "demo", "nodes_min": 3, "slots": ANSWERS});
-    let placed = nodes[0].post("/exo/v1/instances", &asked);
-    assert_eq!(placed.status, 200, "{}", placed.body);
+    nodes[0].post("/exo/v1/instances", &asked).good();
     let instance = wait_for("the instance to serve", SOON, || {
         let instance = nodes[0].get("/exo/v1/cluster")["instances"][0].clone();
         (instance["state"]["kind"] == "ready").then_some(instance)

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Node, Start, exo, finish, known, stderr, stdout, wait_for};
+use crate::support::{Node, Start, exo, finish, known, stderr, stdout, wait_for, with};
 use exo_mock_hub::{Faults, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -222,8 +222,7 @@ fn two_machines_that_pull_one_model_at_once_both_have_it_whole_and_most_of_it_le
     let size = model.len() as u64;
     hub.set_faults(Faults { bytes_per_s: Some(1 << 20), ..Faults::default() });
     for node in &nodes[..2] {
-        let begun = node.post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"}));
-        assert_eq!(begun.status, 200, "{}", begun.body);
+        node.post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"})).good();
     }
     let is_ready = |node: &Node| {
         let models = node.get("/exo/v1/models");
@@ -253,8 +252,7 @@ fn a_pull_whose_line_is_away_takes_the_rest_from_a_member_that_has_the_file_by_t
         let hub = if name == "ann" { &of_ann } else { &of_others };
         vec![("HF_ENDPOINT", hub.endpoint())]
     });
-    let begun = nodes[0].post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"}));
-    assert_eq!(begun.status, 200, "{}", begun.body);
+    nodes[0].post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"})).good();
     let pull = || nodes[0].get("/exo/v1/pulls").as_array().unwrap()[0].clone();
     wait_for("some of it", LONG, || (pull()["verified_bytes"].as_u64()? > 0).then_some(()));
     drop(of_ann);
@@ -465,8 +463,7 @@ fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
     command(&nodes[0], &["place", "hf.co/org/tiny-llama", "--nodes", "2"], &hub, None);
     let ask = |node: &Node, model: &str| {
         let body = json!({"model": model, "prompt": "a b", "max_tokens": 6, "temperature": 0});
-        let answer = node.post("/v1/completions", &body);
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = node.post("/v1/completions", &body).good();
         answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
     };
     let alone = Node::alone();
@@ -476,11 +473,8 @@ fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
         assert_eq!(ask(node, "tiny-llama"), expected);
         // How rows become a vector is in a folder of the repository, and known to all.
         let vector = |more: Value| {
-            let mut body = json!({"model": "tiny-llama", "input": [[5, 6, 7, 8]]});
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let answer = node.post("/v1/embeddings", &body);
-            assert_eq!(answer.status, 200, "{}", answer.body);
-            answer.json()["data"][0]["embedding"].clone()
+            let body = with(json!({"model": "tiny-llama", "input": [[5, 6, 7, 8]]}), more);
+            node.post("/v1/embeddings", &body).good().json()["data"][0]["embedding"].clone()
         };
         assert_eq!(vector(json!({})), vector(json!({"pooling": "mean"})));
         assert_ne!(vector(json!({})), vector(json!({"pooling": "last"})));
@@ -496,8 +490,7 @@ fn a_stage_goes_on_where_it_was_when_its_node_is_killed_while_it_fetches() {
     let nodes = cluster("killed", |_| env.clone());
     command(&nodes[0], &["pull", "hf.co/org/demo-GGUF", "--layers"], &hub, None);
     hub.set_faults(Faults { bytes_per_s: Some(40 << 10), ..Faults::default() });
-    let asked = nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3}));
-    assert_eq!(asked.status, 200, "{}", asked.body);
+    nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3})).good();
     let before = hub.sent_bytes();
     wait_for("some layers", LONG, || (hub.sent_bytes() > before + 3 * CHUNK).then_some(()));
     wait_for("how far a stage is, how fast it comes and how long the rest takes", LONG, || {
@@ -560,8 +553,7 @@ fn a_plan_that_changes_while_layers_come_moves_no_byte_twice() {
     let nodes = cluster("changed", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
     command(&nodes[0], &["pull", "hf.co/org/demo-GGUF", "--layers"], &hub, None);
     hub.set_faults(Faults { bytes_per_s: Some(100 << 10), ..Faults::default() });
-    let asked = nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3}));
-    assert_eq!(asked.status, 200, "{}", asked.body);
+    nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3})).good();
     let before = hub.sent_bytes();
     // More than the bound below leaves free: a plan that began anew would be seen.
     wait_for("some layers", LONG, || (hub.sent_bytes() > before + 32 * CHUNK).then_some(()));

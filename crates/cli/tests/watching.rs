@@ -15,8 +15,7 @@ use serde_json::{Value, json};
 const ALERT_MAX: Duration = Duration::from_secs(10);
 
 fn metrics(node: &Node, query: &str) -> String {
-    let answer = node.call("GET", &format!("/metrics{query}"), None);
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = node.call("GET", &format!("/metrics{query}"), None).good();
     answer.body
 }
 
@@ -31,8 +30,7 @@ fn what_any_node_measures_is_known_on_every_node() {
     let nodes = cluster("watch", &["left", "right"]);
     let instance = nodes[0].place("demo", 2);
     let id = instance["id"].as_str().unwrap();
-    let answer = nodes[1].ask("demo", "What is 17 + 25?");
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = nodes[1].ask("demo", "What is 17 + 25?").good();
     let tokens = answer.json()["usage"]["completion_tokens"].as_f64().unwrap();
     let pair: Vec<(&Node, &str)> = vec![(&nodes[0], "left"), (&nodes[1], "right")];
     for (node, name) in &pair {

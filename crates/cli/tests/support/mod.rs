@@ -160,15 +160,18 @@ pub struct Start<'a> {
     pub data_limit_bytes: Option<u64>,
 }
 
+impl<'a> Start<'a> {
+    /// Of a node called `solo` that looks for nobody, with these flags besides.
+    pub fn alone(group: &'a str, flags: &[&str]) -> Self {
+        let flags = ["--no-discovery"].iter().chain(flags).map(|flag| (*flag).to_owned()).collect();
+        Self { name: "solo", group, flags, ..Self::default() }
+    }
+}
+
 impl Node {
     /// A node on loopback that looks for nobody.
     pub fn alone() -> Self {
-        Self::start(Start {
-            name: "solo",
-            group: "alone",
-            flags: vec!["--no-discovery".to_owned()],
-            ..Start::default()
-        })
+        Self::start(Start::alone("alone", &[]))
     }
 
     pub fn start(start: Start<'_>) -> Self {
@@ -334,14 +337,25 @@ impl Node {
 
     /// Places a model over at least so many nodes and waits until it serves.
     pub fn place(&self, model: &str, nodes: u32) -> Value {
-        let answer = self.post("/exo/v1/instances", &json!({"model": model, "nodes_min": nodes}));
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        let id = answer.json()["id"].as_str().unwrap().to_owned();
-        wait_for("the instance to serve", SOON, || {
-            let instance = self.instance(&id)?;
+        self.place_as(&json!({"model": model, "nodes_min": nodes}), SOON)
+    }
+
+    /// Places a model as it is asked for, and waits so long at most until it serves.
+    pub fn place_as(&self, wanted: &Value, at_most: Duration) -> Value {
+        let placed = self.post("/exo/v1/instances", wanted).good().json();
+        let id = placed["id"].as_str().unwrap();
+        wait_for("the instance to serve", at_most, || {
+            let instance = self.instance(id)?;
             assert!(instance["state"]["kind"] != "failed", "{instance:#}");
             (instance["state"]["kind"] == "ready").then_some(instance)
         })
+    }
+
+    /// Makes a model of zeros known by this name; its file is in the folder.
+    pub fn add_zeros(&self, folder: &Path, name: &str, model: &Zeros) {
+        let path = folder.join(format!("{name}.gguf"));
+        zeros(&path, model);
+        self.post("/exo/v1/models", &json!({"path": path, "name": name})).good();
     }
 
     /// Waits until all weights of an instance are packed in memory: before that it is slower.
@@ -408,6 +422,12 @@ impl Answer {
         Self { status, head: head.to_ascii_lowercase(), body }
     }
 
+    /// The answer, which must be a good one.
+    pub fn good(self) -> Self {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
     }
@@ -422,6 +442,12 @@ impl Answer {
     pub fn code(&self) -> String {
         self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
     }
+}
+
+/// A request with more in it, or with other values.
+pub fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
 }
 
 fn unchunk(body: &str) -> String {
@@ -536,6 +562,13 @@ pub fn is_alive(pid: u32) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // A zombie has ended; only its parent has not noticed.
     state.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+}
+
+/// What a file of a process below `/proc` counts under this name, in its unit.
+pub fn counted(pid: u32, file: &str, of: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(of)).unwrap();
+    line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
 }
 
 /// Children of a process that are workers.
@@ -676,9 +709,7 @@ pub fn resumed_of(events: &str) -> Vec<u64> {
 
 /// What [`stream`] asks for, as the node answers it while nothing happens.
 pub fn long_answer(node: &Node, tokens: u32) -> String {
-    let answer = node.post("/v1/completions", &long_request(tokens));
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    node.post("/v1/completions", &long_request(tokens)).good().json()["choices"][0]["text"].as_str().unwrap().to_owned()
 }
 
 /// Waits until the model serves in another placement than this one, and gives the instance.
