@@ -137,11 +137,8 @@ fn done(completion_tokens: u32) -> Item {
         }),
         model_id: "ab".repeat(32),
         kernels: vec!["cpu/avx2".into()],
-        unenforced: Vec::new(),
         stages: 3,
-        resumed: Vec::new(),
-        left_out_messages: 0,
-        left_out_tools: Vec::new(),
+        ..Summary::default()
     }))
 }
 
@@ -485,15 +482,10 @@ impl Facade for Fake {
             self.note(format!("replan {id} {request:?}"));
             Ok(ReplanView {
                 instance: id.to_string(),
-                decision: ReplanDecision::Keep,
                 reason: "it is well placed".to_owned(),
                 now_ms: 1.0,
                 then_ms: 1.0,
-                load_bytes: 0,
-                fetch_bytes: 0,
-                fetch_ms: 0.0,
-                running: 0,
-                stages: Vec::new(),
+                ..ReplanView::default()
             })
         })
     }
@@ -529,17 +521,11 @@ impl Facade for Fake {
     fn requests(&self) -> BoxFuture<'_, Result<Vec<exo_api::RequestView>, AdminError>> {
         let request = exo_api::RequestView {
             id: "1".to_owned(),
-            index: 0,
             model: "good".to_owned(),
             principal: "local".to_owned(),
-            phase: exo_api::RequestPhase::Queued,
-            waits_for: None,
-            interrupted_ms: None,
-            interrupted_left_ms: None,
             prompt_tokens: 1,
-            tokens: 0,
             age_ms: 1,
-            resumed: 0,
+            ..exo_api::RequestView::default()
         };
         Box::pin(async { Ok(vec![request]) })
     }
@@ -745,18 +731,11 @@ fn update_view() -> UpdateView {
         state: exo_api::UpdateState::Newer,
         commit: "0".repeat(40),
         newest: Some("1".repeat(40)),
-        files: vec![],
         total_bytes: 10,
         fetch_bytes: 5,
         chunks: 2,
         chunks_here: 1,
-        layers_only: false,
-        licence: None,
-        terms: None,
-        removes: vec![],
-        instances: vec![],
-        error: None,
-        hint: None,
+        ..UpdateView::default()
     }
 }
 
@@ -769,10 +748,7 @@ fn pull_view() -> PullView {
         node_name: "a".to_owned(),
         source: "huggingface.co".to_owned(),
         label: Some("Q8_0".to_owned()),
-        reason: None,
-        commit: None,
         licence: Some("mit".to_owned()),
-        terms: None,
         file: Some("good-Q8_0.gguf".to_owned()),
         files: 1,
         verified_bytes: 5,
@@ -781,16 +757,8 @@ fn pull_view() -> PullView {
         ranges: 4,
         bytes_per_s: Some(1.0),
         seconds_left: Some(5),
-        model: None,
-        path: None,
-        was_here: false,
-        is_verified: None,
-        removed: vec![],
-        replaced: None,
-        sources: vec![],
-        error: None,
-        hint: None,
         started_unix_s: 1,
+        ..PullView::default()
     }
 }
 
@@ -800,24 +768,14 @@ fn model(name: &str) -> ModelView {
         name: name.into(),
         architecture: "llama".into(),
         format: "gguf".into(),
-        dtypes: Default::default(),
         weight_bytes: 10,
         layers: 8,
         context_tokens_max: 4096,
-        context_tokens: 0,
-        needs_id: false,
-        unloads_unix_s: None,
-        path: None,
         nodes: vec!["a".into()],
         chat: true,
-        tools: None,
-        instances: vec![],
         added_unix_s: 5,
         parameters: 3_000_000,
-        source: None,
-        licence: None,
-        kept: false,
-        used_unix_s: None,
+        ..ModelView::default()
     }
 }
 
@@ -826,28 +784,13 @@ fn instance() -> InstanceView {
         id: "i1a".into(),
         model_id: "ab".repeat(32),
         model: "good".into(),
-        state_since_unix_s: 0,
-        is_file_gone: false,
-        is_on_demand: false,
         state: InstanceState::Loading { progress: 0.5 },
-        moving: None,
-        advice: None,
         placement: "p1/1@aeaqcaib".into(),
         context_tokens: 4096,
         slots: 4,
         cache_tokens: 16384,
-        kv: Default::default(),
-        objective: Default::default(),
-        streams: None,
-        pins: vec![],
-        exclude: vec![],
-        stages: vec![],
         load: Some(LoadView::default()),
-        predicted_tokens_per_s: None,
-        predicted: None,
-        reasons: vec![],
-        measured_tokens_per_s: None,
-        measured_alone: None,
+        ..InstanceView::default()
     }
 }
 
@@ -857,16 +800,10 @@ fn plan_view() -> PlanView {
         context_tokens: 4096,
         slots: 4,
         cache_tokens: 16384,
-        stages: vec![],
-        predicted: Default::default(),
         objective_ms: 1.0,
         lower_bound_ms: 1.0,
-        gap_percent: 0.0,
         verdict: "no plan is faster, by these numbers".to_owned(),
-        faster: None,
-        links: vec![],
-        devices: vec![],
-        alternatives: vec![],
+        ..PlanView::default()
     }
 }
 
@@ -876,15 +813,12 @@ pub fn alert() -> AlertView {
         rule: "node_lost".into(),
         severity: Severity::Critical,
         since_unix_s: 1,
-        resolved_unix_s: None,
-        silenced_until_unix_s: None,
         node: Some(NodeId([1; 32]).to_full()),
-        device: None,
-        instance: None,
         subject: "a".into(),
         text: "a is not there".into(),
         what_to_do: "start it".into(),
         runbook: "docs/runbook.md#node_lost".into(),
+        ..AlertView::default()
     }
 }
 
