@@ -143,7 +143,7 @@ fn thirty_two_streams_run_at_once_each_with_the_text_it_has_alone() {
 fn the_openai_package_works_against_a_real_node() {
     const TEST: &str = "the_openai_package_works_against_a_real_node";
     let node = Node::alone();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/openai_client.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_client.py");
     let url = format!("http://{}/v1", node.address);
     let mut command = Command::new(python());
     // A proxy of the environment must not stand between the two.

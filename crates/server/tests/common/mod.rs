@@ -66,6 +66,16 @@ impl Fake {
     fn note(&self, call: impl Into<String>) {
         self.calls.lock().unwrap().push(call.into());
     }
+
+    /// Notes a call that is answered at once.
+    fn noted<T: Send + 'static>(
+        &self,
+        call: impl Into<String>,
+        answer: T,
+    ) -> BoxFuture<'_, Result<T, AdminError>> {
+        self.note(call);
+        Box::pin(std::future::ready(Ok(answer)))
+    }
 }
 
 /// Counts a stream as long as it lives.
@@ -340,23 +350,19 @@ impl Facade for Fake {
     }
 
     fn silence(&self, request: SilenceRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("silence {} for {}", request.alert, request.for_s));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("silence {} for {}", request.alert, request.for_s), ())
     }
 
     fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>> {
-        self.note(format!("logs {query:?}"));
-        Box::pin(async { Ok(LogsView::default()) })
+        self.noted(format!("logs {query:?}"), LogsView::default())
     }
 
     fn doctor(&self, of: DoctorScope) -> BoxFuture<'_, Result<DoctorView, AdminError>> {
-        self.note(format!("doctor {of:?}"));
-        Box::pin(async { Ok(DoctorView::default()) })
+        self.noted(format!("doctor {of:?}"), DoctorView::default())
     }
 
     fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("raise {} to {}", request.target, request.level.as_str()));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("raise {} to {}", request.target, request.level.as_str()), ())
     }
 
     fn embed(
@@ -531,8 +537,7 @@ impl Facade for Fake {
     }
 
     fn retry_device(&self, node: NodeId, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("retry {device} of {node}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("retry {device} of {node}"), ())
     }
 
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {
@@ -540,38 +545,31 @@ impl Facade for Fake {
     }
 
     fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>> {
-        self.note(format!("admit {node}"));
-        Box::pin(async { Ok(member()) })
+        self.noted(format!("admit {node}"), member())
     }
 
     fn refuse_node(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("refuse {node}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("refuse {node}"), ())
     }
 
     fn open_join_window(&self, minutes: Option<u32>) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("open the window for {minutes:?}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("open the window for {minutes:?}"), ())
     }
 
     fn shut_join_window(&self) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note("shut the window".to_owned());
-        Box::pin(async { Ok(()) })
+        self.noted("shut the window".to_owned(), ())
     }
 
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("remove {node}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("remove {node}"), ())
     }
 
     fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("set {node} {role:?}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("set {node} {role:?}"), ())
     }
 
     fn drain(&self, node: NodeId, drain: Drain) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("drain {node} {drain:?}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("drain {node} {drain:?}"), ())
     }
 
     fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>> {
@@ -583,8 +581,7 @@ impl Facade for Fake {
     }
 
     fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>> {
-        self.note(format!("join {:?}", request.addresses));
-        Box::pin(async { Ok(JoinedView { name: "a".into(), check_words: "a b c d".into() }) })
+        self.noted(format!("join {:?}", request.addresses), JoinedView { name: "a".into(), check_words: "a b c d".into() })
     }
 
     fn add_model(&self, path: String, _name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {
@@ -599,13 +596,11 @@ impl Facade for Fake {
     }
 
     fn keep_model(&self, model_name: String, kept: bool) -> BoxFuture<'_, Result<ModelView, AdminError>> {
-        self.note(format!("keep {model_name} {kept}"));
-        Box::pin(async move { Ok(ModelView { kept, ..model(&model_name) }) })
+        self.noted(format!("keep {model_name} {kept}"), ModelView { kept, ..model(&model_name) })
     }
 
     fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>> {
-        self.note(format!("check {model}"));
-        Box::pin(async { Ok(model_check()) })
+        self.noted(format!("check {model}"), model_check())
     }
 
     fn model_checks(&self) -> Vec<ModelCheckView> {
@@ -613,8 +608,7 @@ impl Facade for Fake {
     }
 
     fn remove_model(&self, name: String) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("forget {name}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("forget {name}"), ())
     }
 
     fn fits(
@@ -653,8 +647,7 @@ impl Fake {
 
 impl Downloads for Fake {
     fn start(&self, request: PullRequest) -> BoxFuture<'_, Result<PullView, AdminError>> {
-        self.note(format!("pull {request:?}"));
-        Box::pin(async { Ok(pull_view()) })
+        self.noted(format!("pull {request:?}"), pull_view())
     }
 
     fn list(&self) -> Vec<PullView> {
@@ -691,23 +684,19 @@ impl Downloads for Fake {
     }
 
     fn updates(&self, query: UpdateQuery) -> BoxFuture<'_, Result<Vec<UpdateView>, AdminError>> {
-        self.note(format!("updates {query:?}"));
-        Box::pin(async { Ok(vec![update_view()]) })
+        self.noted(format!("updates {query:?}"), vec![update_view()])
     }
 
     fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>> {
-        self.note("prune");
-        Box::pin(async { Ok(PrunedView { files: 1, bytes: 4096 }) })
+        self.noted("prune", PrunedView { files: 1, bytes: 4096 })
     }
 
     fn login(&self, request: HubLoginRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("login {request:?}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("login {request:?}"), ())
     }
 
     fn logout(&self) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note("logout");
-        Box::pin(async { Ok(()) })
+        self.noted("logout", ())
     }
 
     fn found(&self) -> BoxFuture<'_, Result<Vec<FoundModelView>, AdminError>> {
