@@ -9,7 +9,6 @@ use exo_types::{InstanceId, LogHead};
 
 use super::{Facts, Observation, SentMessage, Watch, said};
 use crate::node::Node;
-use crate::shape::{PlacementKey, placement_key};
 
 #[derive(Debug, Default)]
 pub(super) struct Durables {
@@ -82,7 +81,7 @@ fn message_is_durable(
         ControlMessage::Desired(desired) => {
             // What is loaded ahead serves nothing before its placement is on the disk.
             let serving = desired.shards.iter().filter(|shard| !shard.is_ahead);
-            let keys = serving.map(|shard| placement_key(&shard.placement));
+            let keys = serving.map(|shard| shard.placement.id);
             match keys.into_iter().find(|key| !history.placements.contains(key)) {
                 Some(key) => Err(format!("n{node} wants {key:?} held, which was never on its disk")),
                 None => Ok(()),
@@ -126,7 +125,7 @@ fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlRe
     let (node, state, history) = (own.index, own.disk.state(), own.disk.history());
     let is_durable = match (reply, asked) {
         (ControlReply::Placed { view, .. }, _) => {
-            history.placements.contains(&placement_key(&view.placement))
+            history.placements.contains(&view.placement.id)
         }
         (ControlReply::Done { .. }, Some(DurablePromise::Remove(instance))) => {
             !state.instances().contains_key(&instance)
@@ -145,7 +144,7 @@ fn answers_are_durable(facts: &Facts<'_>, own: &Node, effects: &[Effect]) -> Res
     for effect in effects {
         let Effect::Reply { answer: Answer::Coordinator(Some(reply)), .. } = effect else { continue };
         let ControlReply::Placed { view, .. } = &**reply else { continue };
-        let key: PlacementKey = placement_key(&view.placement);
+        let key = view.placement.id;
         if !facts.nodes.iter().any(|node| node.disk.history().placements.contains(&key)) {
             return Err(format!("n{} says that {key:?} is placed, which is on no disk", own.index));
         }

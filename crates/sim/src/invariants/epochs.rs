@@ -7,11 +7,10 @@ use exo_cluster::InstanceState;
 use exo_cluster::wire::ControlMessage;
 use exo_machine::{Effect, Input, Outgoing, PersistId, Write};
 use exo_trust::EntryId;
-use exo_types::{Epoch, NodeId, Time};
+use exo_types::{Epoch, NodeId, PlacementId, Time};
 
 use super::{Facts, Observation, Watch, epoch_of, said};
 use crate::node::Node;
-use crate::shape::PlacementKey;
 
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
@@ -39,7 +38,7 @@ struct Stale {
     epoch: Epoch,
     what: &'static str,
     /// What the node knew of placements before.
-    placements: Vec<(PlacementKey, InstanceState)>,
+    placements: Vec<(PlacementId, InstanceState)>,
 }
 
 fn cluster(node: &Node) -> EntryId {

@@ -10,7 +10,7 @@ use exo_types::{RequestId, Time};
 use super::{Facts, Observation, Watch, index};
 use crate::clients::Client;
 use crate::faults::{Fault, FaultKind};
-use crate::shape::{placement_key, stage_nodes};
+use crate::shape::stage_nodes;
 
 /// From where a pipeline stands, and everybody hears everybody, to the next token.
 const GOES_ON_WITHIN: Duration = Duration::from_secs(8);
@@ -159,7 +159,7 @@ fn is_well(facts: &Facts<'_>, node: usize, has_begun: bool) -> bool {
     let instances = facts.nodes[leader].disk.state().instances();
     !instances.is_empty()
         && instances.values().all(|instance| {
-            let key = placement_key(&instance.placement);
+            let key = instance.placement.id;
             let is_ready = states.iter().any(|(of, state)| *of == key && *state == InstanceState::Ready);
             let stages: Option<Vec<usize>> =
                 stage_nodes(&instance.placement).into_iter().map(|of| index(facts, of)).collect();
