@@ -12,10 +12,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::emulated;
-use crate::support::{
-    self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, Zeros, exo, finish, flat, icd, known,
-    shared_library, skip, stderr, stdout, wait_for, workers_of, zeros_of,
-};
+use crate::support::{self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, Zeros, exo, finish, flat, good, icd, known, shared_library, skip, stderr, stdout, wait_for, workers_of, zeros_of};
 use exo_types::DType;
 use serde_json::{Value, json};
 
@@ -199,8 +196,7 @@ fn a_model_that_a_card_has_no_kernels_for_is_refused_before_anything_is_loaded()
         zeros_of(&path, &Zeros { layers: 2, hidden: 256, ffn: 512, heads: 8, ..Zeros::SMALL }, dtype);
         node.post("/exo/v1/models", &json!({"path": path, "name": name})).good();
     }
-    let half = node.exo(&["plan", "half"]);
-    assert!(half.status.success(), "{}", stderr(&half));
+    good(node.exo(&["plan", "half"]));
     for command in ["plan", "place"] {
         let refused = node.exo(&[command, "two"]);
         let said = flat(&stderr(&refused));
@@ -266,8 +262,7 @@ fn a_card_is_chosen_once_it_has_given_the_known_answer() {
     let data = folder.path();
     // No name, no speed, but an answer: the first look, by a command that ends at once.
     let look = ["run", "demo", "Who are you?", "--max-tokens", "1", "--backend", "auto", "--log", "error"];
-    let first = finish(&mut command(&look, data, &env), TRIAL_MAX);
-    assert!(first.status.success(), "{}", stderr(&first));
+    good(finish(&mut command(&look, data, &env), TRIAL_MAX));
     let entry = registry_entry(data);
     assert_eq!((&entry["trial"]["failed"], &entry["trouble"]), (&Value::Null, &Value::Null), "{entry}");
     assert_eq!(entry["trial"]["version"], env!("CARGO_PKG_VERSION"));
@@ -511,8 +506,7 @@ fn a_card_that_computes_wrong_is_left_out_with_what_it_said_until_it_is_asked_ag
     let data = folder.path();
     let wrong = [&*env, &[("EXO_EMULATED_SKIPS", OsString::from("rope"))]].concat();
     let look = ["run", "demo", "What is 47 + 38?", "--temperature", "0", "--backend", "auto"];
-    let first = finish(&mut command(&look, data, &wrong), TRIAL_MAX);
-    assert!(first.status.success(), "{}", stderr(&first));
+    let first = good(finish(&mut command(&look, data, &wrong), TRIAL_MAX));
     assert_eq!(stdout(&first).trim(), known()[0].1, "the processor answered");
     let failed = registry_entry(data)["trial"]["failed"].as_str().unwrap().to_owned();
     assert!(
@@ -617,8 +611,7 @@ fn two_first_starts_at_once_try_a_card_once() {
     let look = ["bench", "demo", "-p", "0", "-n", "1", "-r", "1", "--backend", "auto"];
     let told: Vec<String> = std::thread::scope(|scope| {
         let look = || {
-            let output = finish(&mut command(&look, &data, &env), TRIAL_MAX);
-            assert!(output.status.success(), "{}", stderr(&output));
+            let output = good(finish(&mut command(&look, &data, &env), TRIAL_MAX));
             stderr(&output)
         };
         let both = [scope.spawn(look), scope.spawn(look)];
@@ -722,8 +715,7 @@ fn drivers_that_hang_cost_their_bound_once_until_somebody_asks_again() {
     let hang: &[&str] = if lavapipe().is_some() { &["cuda", "vulkan"] } else { &["cuda"] };
     let data = folder.path().join("data");
     let look = ["run", "demo", "Who are you?", "--max-tokens", "1", "--backend", "auto"];
-    let first = finish(&mut command(&look, &data, &env), TRIAL_MAX);
-    assert!(first.status.success(), "{}", stderr(&first));
+    let first = good(finish(&mut command(&look, &data, &env), TRIAL_MAX));
     for backend in hang {
         let told = format!("the {backend} driver did not answer within 20 s and is not used");
         assert!(stderr(&first).contains(&told), "{}", stderr(&first));

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::support::{Node, demo_gguf, known, stderr, stdout};
+use crate::support::{Node, demo_gguf, good, known, stderr, stdout};
 
 /// Adds the file, expects a refusal with these words, and an answer from the node afterwards.
 fn refused(node: &Node, path: &Path, words: &[&str]) {
@@ -85,8 +85,7 @@ fn a_file_that_shrinks_while_it_is_used_fails_its_requests_and_not_the_node() {
     let at = bytes.windows(8).position(|w| w == b"exo demo").unwrap();
     bytes[at..at + 8].copy_from_slice(b"exo tiny");
     std::fs::write(&path, bytes).unwrap();
-    let added = node.exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(node.exo(&["models", "add", path.to_str().unwrap()]));
     let (prompt, answer) = &known()[0];
     assert_eq!(&node.ask("shrinks", prompt).text(), answer);
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(200_000).unwrap();

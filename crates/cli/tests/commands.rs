@@ -7,9 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{
-    self, Node, SOON, Start, exo, finish, flat, is_alive, known, run, skip, stderr, stdout, wait_for,
-};
+use crate::support::{self, Node, SOON, Start, exo, finish, flat, good, is_alive, json_of, known, run, skip, stderr, stdout, wait_for};
 
 #[test]
 fn every_command_has_help_with_an_example() {
@@ -196,15 +194,12 @@ fn a_running_node_answers_commands() {
     });
     let models = stdout(&node.exo(&["models"]));
     assert!(models.contains("demo") && models.contains("llama"), "{models}");
-    let unloaded = node.exo(&["unload", "demo"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(node.exo(&["unload", "demo"]));
     let placed = node.exo(&["place", "demo", "--context", "128", "--slots", "2", "--json"]);
     let placed: serde_json::Value = serde_json::from_str(&stdout(&placed)).unwrap();
     assert_eq!((&placed["context_tokens"], &placed["slots"]), (&128.into(), &2.into()));
     let for_scripts = |args: &[&str]| -> serde_json::Value {
-        let output = node.exo(&[args, &["--json"]].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
+        json_of(node.exo(&[args, &["--json"]].concat()))
     };
     let unloaded = serde_json::json!([{"id": placed["id"], "model": "demo", "ended_answers": 0}]);
     assert_eq!(for_scripts(&["unload", "demo"]), unloaded);
@@ -484,8 +479,7 @@ fn models_of_another_node_are_shown_with_what_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("another.gguf");
     support::another_model(&path);
-    let added = nodes[0].exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(nodes[0].exo(&["models", "add", path.to_str().unwrap()]));
     let shown = |node: &Node| -> Option<serde_json::Value> {
         let models = node.get("/exo/v1/models");
         let found = models.as_array()?.iter().find(|model| model["name"].as_str() == Some("another"))?;

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::support::{another_model, cluster, demo_gguf, exo, finish, flat, stderr, stdout, wait_for};
+use crate::support::{another_model, cluster, demo_gguf, exo, finish, flat, good, stderr, stdout, wait_for};
 use exo_store::{ChunkRef, Store};
 
 const LONG: Duration = Duration::from_secs(150);
@@ -197,9 +197,7 @@ fn prune_deletes_parts_of_a_fetch_that_never_finished_and_no_others() {
     let manifest = sender.manifest(id).unwrap();
     let prune = || {
         let mut command = exo(&["prune", "--data-dir", data.to_str().unwrap()]);
-        let output = finish(&mut command, LONG);
-        assert!(output.status.success(), "{}", stderr(&output));
-        stdout(&output)
+        stdout(&good(finish(&mut command, LONG)))
     };
     let fetch = |chunks: &[ChunkRef], is_finished: bool| {
         let (store, _) = Store::open(&data).unwrap();

@@ -8,9 +8,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{
-    Killed, Node, Start, another_model, exo, finish, flat, known, stderr, stdout, wait_for,
-};
+use crate::support::{Killed, Node, Start, another_model, exo, finish, flat, good, json_of, known, stderr, stdout, wait_for};
 use crate::update::{command, run};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
@@ -295,8 +293,7 @@ fn with_model_on_first(group: &str, nodes: &[(&str, Option<&str>)]) -> Vec<Node>
     let started: Vec<Node> = nodes.iter().map(start).collect();
     let path = started[0].data_dir.with_file_name("mine.gguf");
     another_model(&path);
-    let added = started[0].exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(started[0].exo(&["models", "add", path.to_str().unwrap()]));
     let knows = |node: &Node| stdout(&node.exo(&["models"])).contains("mine");
     for node in &started {
         wait_for("one cluster", LONG, || (node.sees().len() == nodes.len() && knows(node)).then_some(()));
@@ -314,9 +311,7 @@ fn a_node_that_may_not_fetch_a_model_gets_no_layers_and_the_plan_names_its_setti
     let nodes = with_model_on_first("planned", &[("ann", None), ("bob", Some("1")), ("cid", Some("64"))]);
     let ann = &nodes[0];
     let asked = |args: &[&str]| -> Value {
-        let output = ann.exo(&[args, &["--json"]].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
+        json_of(ann.exo(&[args, &["--json"]].concat()))
     };
     let refused = |args: &[&str]| {
         let output = ann.exo(args);
@@ -448,8 +443,7 @@ fn what_a_request_loaded_is_unloaded_when_idle_and_the_next_request_wakes_it() {
     assert_eq!(node.ask("demo", prompt).text(), *expected);
     assert_eq!(instances(), 1);
     // What a person asks for stays, although a request had loaded it.
-    let placed = node.exo(&["place", "demo"]);
-    assert!(placed.status.success(), "{}", stderr(&placed));
+    good(node.exo(&["place", "demo"]));
     std::thread::sleep(Duration::from_secs(8));
     assert_eq!(instances(), 1);
 }

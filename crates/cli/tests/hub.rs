@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
+use crate::support::{self, Killed, Node, SOON, Start, exo, finish, good, stderr, stdout, wait_for};
 use exo_mock_hub::{Faults, Host, Layer, MockHub, Repository, sha256};
 use serde_json::Value;
 
@@ -290,8 +290,7 @@ fn the_token_is_in_no_output_and_goes_to_no_other_host() {
     );
     assert!(text.contains("700 million"), "notable terms are shown before anything is fetched: {text}");
     let mut command = world.exo(&["pull", "hf.co/org/gated", "--log", "trace"]);
-    let output = finish(command.env("HF_TOKEN", world.hub.token()), LONG);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = good(finish(command.env("HF_TOKEN", world.hub.token()), LONG));
     let (log, token) = (stdout(&output) + &stderr(&output), world.hub.token().as_bytes());
     // A dump of bytes breaks it over two lines.
     for part in token.windows(8).map(|part| std::str::from_utf8(part).unwrap()) {
@@ -640,8 +639,7 @@ fn a_token_in_a_request_reaches_the_hub_and_nothing_else() {
     gated.is_gated = true;
     world.hub.put("org/gated", gated);
     let node = Node::start_in(&world.data_dir(), Start::alone("tokens", &["--log", "trace"]));
-    let pulled = finish(world.exo(&["pull", "hf.co/org/gated"]).env("HF_TOKEN", world.hub.token()), LONG);
-    assert!(pulled.status.success(), "{}", stderr(&pulled));
+    good(finish(world.exo(&["pull", "hf.co/org/gated"]).env("HF_TOKEN", world.hub.token()), LONG));
     let shown = node.get("/exo/v1/pulls").to_string() + &node.log();
     assert!(!shown.contains(world.hub.token()), "the token is shown");
     let bad = serde_json::json!({"reference": "hf.co/org/gated", "endpoint": "ftp://x"});

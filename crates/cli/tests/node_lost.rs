@@ -7,10 +7,7 @@ use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::support::{
-    Answer, Node, SOON, Start, another_model, begin, cluster, colours, exo, flat, known, long_answer,
-    pieces_of, rest_of, resumed_of, send, stderr, stdout, stream_of, stream_until, text_of, wait_for,
-};
+use crate::support::{Answer, Node, SOON, Start, another_model, begin, cluster, colours, exo, flat, good, known, long_answer, pieces_of, rest_of, resumed_of, send, stderr, stdout, stream_of, stream_until, text_of, wait_for};
 use serde_json::{Value, json};
 
 /// Of an answer: the demo model takes a second for them.
@@ -342,8 +339,7 @@ fn who_waits_for_a_file_that_went_with_its_member_is_told_who_had_it() {
     let mut nodes = cluster("holder", &["alpha", "beta"]);
     let path = nodes[0].data_dir.with_file_name("mine.gguf");
     another_model(&path);
-    let added = nodes[0].exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(nodes[0].exo(&["models", "add", path.to_str().unwrap()]));
     wait_for("beta to hear of the model", SOON, || {
         stdout(&nodes[1].exo(&["models"])).contains("mine").then_some(())
     });

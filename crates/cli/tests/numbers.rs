@@ -10,7 +10,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::print_stdout, reason = "the numbers are for people")]
 
-use crate::support::{self, Node, cluster, stderr, wait_for};
+use crate::support::{self, Node, cluster, good, wait_for};
 use serde_json::{Value, json};
 
 /// What a node may take besides its tensors and its cache.
@@ -85,8 +85,7 @@ fn measure(nodes: &[Node], model: &str, over: u32) -> Measured {
     for stage in stages {
         assert_memory(node_of(stage), stage, model);
     }
-    let unloaded = nodes[0].exo(&["unload", &id]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[0].exo(&["unload", &id]));
     wait_for("the instance to go", support::SOON, || nodes[0].instance(&id).is_none().then_some(()));
     measured
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Node, Start, Zeros, flat, run, stderr, stdout, wait_for};
+use crate::support::{self, Node, Start, Zeros, flat, good, json_of, run, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 const LAB: &str = r#"
@@ -57,26 +57,20 @@ fn stages(plan: &Value) -> Vec<String> {
 
 #[test]
 fn a_shape_is_planned_on_the_cluster_that_runs_and_without_one_on_this_machine() {
-    let planned = |output: std::process::Output| -> Value {
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
-    };
     let shape = ["plan", "--shape", "tiny-llama", "--json"];
     let node = Node::start(Start { name: "attic", group: "shapes", ..Start::default() });
-    let plan = planned(node.exo(&shape));
+    let plan = json_of(node.exo(&shape));
     assert_eq!(stages(&plan), ["attic 0..8"]);
     assert_eq!(plan["model"], "tiny-llama Q4_K_M");
     let folder = tempfile::tempdir().unwrap();
     let here = ["--data-dir", folder.path().to_str().unwrap(), "--backend", "cpu", "--name", "cellar"];
-    assert_eq!(stages(&planned(run(&[&shape[..], &here].concat()))), ["cellar 0..8"]);
+    assert_eq!(stages(&json_of(run(&[&shape[..], &here].concat()))), ["cellar 0..8"]);
 }
 
 #[test]
 fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     let planned = |flags: &[&str]| -> Value {
-        let output = lab(&[flags, &["--json"]].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
+        json_of(lab(&[flags, &["--json"]].concat()))
     };
     let plan = planned(&[]);
     assert_eq!(plan["stages"].as_array().unwrap().len(), 2, "{plan}");
@@ -101,15 +95,15 @@ fn a_described_cluster_is_planned_without_a_node_or_a_file() {
 /// The model alone on each device, without those that the plan uses, and with the one that it leaves out.
 #[test]
 fn other_plans_stand_beside_the_plan_with_their_times_or_the_bytes_that_are_missing() {
-    let plan = planned(&lab(&["--json"]));
+    let plan = json_of(lab(&["--json"]));
     let other = |kind: &str, node: &str| -> Value {
         let all = plan["alternatives"].as_array().unwrap();
         let found = all.iter().find(|other| other["kind"] == kind && other["node_name"] == node);
         found.unwrap_or_else(|| panic!("{kind} {node}: {plan}")).clone()
     };
     assert_eq!(plan["alternatives"].as_array().unwrap().len(), 6, "{plan}");
-    let excluded = planned(&lab(&["--json", "--exclude", "desktop"]));
-    let pinned = planned(&lab(&["--json", "--pin", "phone"]));
+    let excluded = json_of(lab(&["--json", "--exclude", "desktop"]));
+    let pinned = json_of(lab(&["--json", "--pin", "phone"]));
     for (found, asked) in [
         (other("with", "phone"), &pinned),
         (other("without", "desktop"), &excluded),
@@ -139,8 +133,7 @@ fn other_plans_stand_beside_the_plan_with_their_times_or_the_bytes_that_are_miss
 /// this command on x86-64 Linux; a change of formulas writes it anew, with `EXO_WRITE_GOLDEN=1`.
 #[test]
 fn the_plan_of_a_described_cluster_is_the_committed_one_byte_by_byte() {
-    let output = lab(&["--json"]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = good(lab(&["--json"]));
     let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/lab.json");
     if std::env::var_os("EXO_WRITE_GOLDEN").is_some() {
         std::fs::write(&golden, &output.stdout).unwrap();
@@ -158,7 +151,7 @@ fn a_described_device_without_kernels_for_a_type_gets_no_layer() {
         // A link names the node, too, but no line of it begins so.
         devices.iter().fold(LAB.to_owned(), lacks)
     };
-    let plan = planned(&described(&without(&["desktop"]), &["--json"]));
+    let plan = json_of(described(&without(&["desktop"]), &["--json"]));
     assert_eq!(stages(&plan), ["mac 0..80"]);
     let reason = plan["devices"][0]["reason"].as_str().unwrap();
     assert_eq!(reason, "it cannot run Q4_K weights, which layers 0 to 79 need");
@@ -178,14 +171,14 @@ fn a_described_link_counts_both_ways_and_without_one_its_numbers_are_estimated()
     let back = LAB[link..].replace("from = \"desktop\"", "from = \"mac\"");
     let back = back.replace("to = \"mac\"", "to = \"desktop\"");
     let both = described(&format!("{LAB}{back}"), &["--json"]);
-    let one_way = planned(&described(LAB, &["--json"]));
+    let one_way = json_of(described(LAB, &["--json"]));
     let other_way = described(&format!("{}{back}", &LAB[..link]), &["--json"]);
-    for plan in [planned(&both), planned(&other_way)] {
+    for plan in [json_of(both), json_of(other_way)] {
         for of in ["stages", "predicted", "objective_ms", "links"] {
             assert_eq!(plan[of], one_way[of], "{of}");
         }
     }
-    let none = planned(&described(&LAB[..link], &["--json", "--exclude", "phone", "--nodes", "2"]));
+    let none = json_of(described(&LAB[..link], &["--json", "--exclude", "phone", "--nodes", "2"]));
     let links = none["links"].as_array().unwrap();
     assert_eq!(links.len(), 2, "{none}");
     assert!(links.iter().all(|link| link["rtt_ms"]["source"] == "estimated"), "{none}");
@@ -217,7 +210,7 @@ fn memory_that_described_devices_share_is_filled_once() {
         format!("[[device]]\nnode = \"{name}\"\nmemory_gib = 30\nread_gb_s = 20\n{domain}\n")
     };
     let domain = "memory_domain = { name = \"pc\", free_gib = 30 }";
-    let apart = planned(&described(&[pc("a", ""), pc("b", "")].concat(), &["--json"]));
+    let apart = json_of(described(&[pc("a", ""), pc("b", "")].concat(), &["--json"]));
     assert_eq!(apart["stages"].as_array().unwrap().len(), 2, "{apart}");
     let shared = stderr(&described(&[pc("a", domain), pc("b", domain)].concat(), &[]));
     assert!(shared.contains("usable of 30.0 GiB free") && shared.contains("are missing"), "{shared}");
@@ -291,8 +284,7 @@ fn a_running_node_names_the_cache_with_which_a_model_would_fit() {
         said.contains("it fits with keys and values as q8 (--kv q8)") && !said.contains("it fits as"),
         "{said}"
     );
-    let q8 = node.exo(&[&["plan", "demo", "--kv", "q8"], &wide[..]].concat());
-    assert!(q8.status.success(), "{}", stderr(&q8));
+    good(node.exo(&[&["plan", "demo", "--kv", "q8"], &wide[..]].concat()));
 }
 
 /// A described cluster has its nodes' names: their ids are made from these.
@@ -312,9 +304,7 @@ fn a_running_node_plans_without_loading_and_shows_predicted_beside_measured() {
     let said = stderr(&unknown);
     assert!(!unknown.status.success() && said.contains("`exo plan` fetches nothing"), "{said}");
     assert!(said.contains("`exo fits`"), "{said}");
-    let output = node.exo(&["plan", "demo", "--json"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let plan = json_of(node.exo(&["plan", "demo", "--json"]));
     assert_eq!(plan["stages"].as_array().unwrap().len(), 1, "{plan}");
     assert_eq!(node.get("/exo/v1/instances"), serde_json::json!([]), "nothing is placed");
 
@@ -327,9 +317,8 @@ fn a_running_node_plans_without_loading_and_shows_predicted_beside_measured() {
 
     let file = tempfile::tempdir().unwrap();
     let file = file.path().join("here.toml");
-    let saved = node.exo(&["plan", "--save-cluster", file.to_str().unwrap()]);
-    assert!(saved.status.success(), "{}", stderr(&saved));
-    let again = planned(&node.exo(&["plan", "demo", "--cluster", file.to_str().unwrap(), "--json"]));
+    good(node.exo(&["plan", "--save-cluster", file.to_str().unwrap()]));
+    let again = json_of(node.exo(&["plan", "demo", "--cluster", file.to_str().unwrap(), "--json"]));
     assert_eq!(without_ids(&again["stages"]), without_ids(&plan["stages"]));
     for of in ["prompt_tokens", "streams"] {
         assert_eq!(again["predicted"][of], plan["predicted"][of], "{of}");
@@ -359,12 +348,12 @@ fn a_saved_cluster_of_two_nodes_of_one_machine_has_its_memory_once_and_the_plan_
     let file = file.to_str().unwrap();
     // 154 MiB, most of it cache: neither holds it alone.
     let wide = ["plan", "demo", "--cache-tokens", "20000", "--json"];
-    let live = planned(&nodes[0].exo(&wide));
+    let live = json_of(nodes[0].exo(&wide));
     assert!(nodes[0].exo(&["plan", "--save-cluster", file]).status.success());
     let text = std::fs::read_to_string(file).unwrap();
     let domains: Vec<&str> = text.lines().filter(|line| line.starts_with("name = ")).collect();
     assert!(domains.len() == 2 && domains[0] == domains[1], "one memory: {text}");
-    let saved = planned(&nodes[0].exo(&[&wide[..], &["--cluster", file]].concat()));
+    let saved = json_of(nodes[0].exo(&[&wide[..], &["--cluster", file]].concat()));
     assert_eq!(live["stages"].as_array().unwrap().len(), 2, "{live}");
     assert_eq!(without_ids(&saved["stages"]), without_ids(&live["stages"]));
     // The round trip is measured every second: between the two plans it may have changed.
@@ -397,8 +386,7 @@ fn a_plan_of_a_model_of_a_gigabyte_takes_less_than_half_a_second_and_reads_no_we
     let before = (read(), mapped());
     let plan = || {
         let began = std::time::Instant::now();
-        let output = node.exo(&["plan", "large", "--json"]);
-        assert!(output.status.success(), "{}", stderr(&output));
+        good(node.exo(&["plan", "large", "--json"]));
         began.elapsed()
     };
     // Others may have the machine for a while; a plan that reads 1 GB never takes so little.
@@ -433,8 +421,7 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
     assert!(nothing.status == 400 && nothing.body.contains(said), "{}", nothing.body);
     let none = node.post("/exo/v1/plan", &json!({"model": "demo", "nodes_min": 0}));
     assert!(none.status == 400 && none.body.contains("nodes_min must not be 0"), "{}", none.body);
-    let anew = node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]);
-    assert!(anew.status.success(), "{}", stderr(&anew));
+    let anew = good(node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]));
     let said = flat(&stdout(&anew));
     assert!(
         said.contains("layers 0..8") && said.contains("predicted for one stream"),
@@ -472,8 +459,7 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
 
     let placed = nodes[0].exo(&["place", "demo", "--pin", "two=3", "--exclude", "one/nothing"]);
     assert!(stderr(&placed).contains("there is no device `one/nothing`"), "{}", stderr(&placed));
-    let placed = nodes[0].exo(&["place", "demo", "--pin", "two=3"]);
-    assert!(placed.status.success(), "{}", stderr(&placed));
+    let placed = good(nodes[0].exo(&["place", "demo", "--pin", "two=3"]));
     let said = flat(&stdout(&placed));
     assert!(said.contains("no plan is faster") && said.contains("pinned two/cpu=3"), "{said}");
     let layers = |instance: &Value| -> Vec<(String, u64)> {
@@ -491,12 +477,10 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     // What is there is not unloaded for what cannot be.
     assert!(refused(&["--pin", "two=9", "--replace"]).contains("9 of 8 layers"));
     assert_eq!(nodes[0].get("/exo/v1/instances").as_array().unwrap().len(), 1);
-    let anew = nodes[0].exo(&["place", "demo", "--exclude", "two", "--replace"]);
-    assert!(anew.status.success(), "{}", stderr(&anew));
+    good(nodes[0].exo(&["place", "demo", "--exclude", "two", "--replace"]));
     assert_eq!(layers(&nodes[0].get("/exo/v1/instances")[0]), [("one".to_owned(), 8)]);
     // What is replaced is placed as it is asked for now.
-    let anew = nodes[0].exo(&["place", "demo", "--replace"]);
-    assert!(anew.status.success(), "{}", stderr(&anew));
+    good(nodes[0].exo(&["place", "demo", "--replace"]));
     let instances = nodes[0].get("/exo/v1/instances");
     assert!(instances[0]["exclude"].is_null(), "{instances}");
 
@@ -625,9 +609,7 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
 
 /// Of a model as `exo plan --json` shows them, on the only device.
 fn rates(node: &Node, model: &str) -> Value {
-    let output = node.exo(&["plan", model, "--json"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let plan = json_of(node.exo(&["plan", model, "--json"]));
     plan["devices"][0]["rates"].clone()
 }
 
@@ -671,7 +653,7 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
         assert!(text.contains(&format!("\n{field} = ")), "measured and written: {text}");
     }
     check_kv_rates(&node, &text);
-    let described = planned(&node.exo(&["plan", "zeros", "--cluster", saved.to_str().unwrap(), "--json"]));
+    let described = json_of(node.exo(&["plan", "zeros", "--cluster", saved.to_str().unwrap(), "--json"]));
     assert_eq!(described["devices"][0]["rates"][0]["source"], "measured", "{described}");
     // It is kept, and nothing is measured again.
     node.kill();
@@ -696,11 +678,6 @@ fn check_kv_rates(node: &Node, saved: &str) {
         assert!(measured[of].as_f64() > Some(0.0), "{measured}");
         assert!(written.contains(&format!("{of} = ")), "{saved}");
     }
-}
-
-fn planned(output: &std::process::Output) -> Value {
-    assert!(output.status.success(), "{}", stderr(output));
-    serde_json::from_str(&stdout(output)).unwrap()
 }
 
 /// Every rate of the file so many times as high, and every time as short; how many there are.

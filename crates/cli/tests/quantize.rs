@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use crate::support::{Killed, Node, demo_gguf, exo, finish, known, stderr, stdout, wait_for};
+use crate::support::{Killed, Node, demo_gguf, exo, finish, good, known, stderr, stdout, wait_for};
 use exo_formats::gguf::Gguf;
 use exo_formats::write::GgufWriter;
 use exo_formats::{LayerTensor, TensorName, TokenizerSource};
@@ -253,8 +253,7 @@ fn a_token_that_the_model_has_no_row_for_is_refused_before_it_is_computed() {
     tokenizer["added_tokens"].as_array_mut().unwrap().push(beyond);
     std::fs::write(&path, tokenizer.to_string()).unwrap();
     let node = Node::alone();
-    let added = node.exo(&["models", "add", hf.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(node.exo(&["models", "add", hf.to_str().unwrap()]));
     let models = node.get("/v1/models")["data"].clone();
     let model = models.as_array().unwrap().iter().find(|model| model["id"] != "demo").unwrap()["id"].clone();
     let ask = |prompt: &str| {

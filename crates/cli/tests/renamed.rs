@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::support::{Node, SOON, another_model, cluster, flat, known, stderr, stdout, wait_for};
+use crate::support::{Node, SOON, another_model, cluster, flat, good, known, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 fn add(node: &Node, path: &Path) {
@@ -13,8 +13,7 @@ fn add(node: &Node, path: &Path) {
 
 /// What the command says.
 fn add_with(node: &Node, path: &Path, flags: &[&str]) -> String {
-    let added = node.exo(&[&["models", "add", path.to_str().unwrap()][..], flags].concat());
-    assert!(added.status.success(), "{}", stderr(&added));
+    let added = good(node.exo(&[&["models", "add", path.to_str().unwrap()][..], flags].concat()));
     flat(&stdout(&added))
 }
 

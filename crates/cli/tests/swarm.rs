@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Node, Start, exo, finish, known, stderr, stdout, wait_for, with};
+use crate::support::{Node, Start, exo, finish, good, known, stderr, stdout, wait_for, with};
 use exo_mock_hub::{Faults, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -110,8 +110,7 @@ fn a_model_that_no_node_has_whole_arrives_in_layers_and_leaves_the_hub_once() {
         hub.seen().into_iter().filter(|s| s.range.is_some()).map(|s| (s.host, s.range)).collect();
     assert!(sent <= size + size / 20, "{sent} bytes left the hub for a model of {size}: {ranges:?}");
     // Another plan moves no byte from the hub again: members have them all.
-    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[1].exo(&["unload", "tiny-Q8_0"]));
     command(&nodes[1], &["place", "tiny-Q8_0", "--nodes", "2", "--exclude", "ann"], &hub, None);
     answers_as_the_whole_model(&nodes[2]);
     assert_eq!(hub.sent_bytes(), sent);
@@ -178,8 +177,7 @@ fn a_chunk_that_is_not_what_the_hub_promised_is_found_by_the_check() {
         alerts.as_array().unwrap().iter().find(|alert| alert["rule"] == "model_differs").cloned()
     });
     assert!(alert["text"].as_str().unwrap().contains("runs with it"), "{alert}");
-    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[1].exo(&["unload", "tiny-Q8_0"]));
     let refused = nodes[1].exo(&["place", "tiny-Q8_0"]);
     assert!(
         !refused.status.success() && stderr(&refused).contains("`exo models remove` it"),
@@ -296,8 +294,7 @@ fn what_a_member_has_wrong_comes_from_the_hub_and_the_log_names_the_member() {
     let hub = hub();
     let nodes = cluster("rotten", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
     command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "2", "--exclude", "cid"], &hub, None);
-    let unloaded = nodes[0].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[0].exo(&["unload", "tiny-Q8_0"]));
     // In the middle of the layers, as if it had come so: nothing but the whole file's digest says that it is
     // wrong.
     let (mut nodes, mut again) = (nodes, Vec::new());
@@ -405,8 +402,7 @@ fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() 
         assert!(!node.log().contains(&token), "the token is in a log");
     }
     // A request has it placed again, and its node checks it.
-    let unloaded = nodes[0].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[0].exo(&["unload", "tiny-Q8_0"]));
     answers_as_the_whole_model(&nodes[1]);
     let is_checked = |check: &Value| check["model"] == "tiny-Q8_0" && check["state"] == "matches";
     wait_for("the check behind a request", LONG, || {
@@ -557,8 +553,7 @@ fn a_plan_that_changes_while_layers_come_moves_no_byte_twice() {
     let before = hub.sent_bytes();
     // More than the bound below leaves free: a plan that began anew would be seen.
     wait_for("some layers", LONG, || (hub.sent_bytes() > before + 32 * CHUNK).then_some(()));
-    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[1].exo(&["unload", "tiny-Q8_0"]));
     hub.set_faults(Faults::default());
     command(&nodes[1], &["place", "tiny-Q8_0", "--nodes", "2", "--exclude", "ann"], &hub, None);
     answers_as_the_whole_model(&nodes[2]);

@@ -110,6 +110,17 @@ pub fn at_terminal(line: &str) -> Command {
     script
 }
 
+/// What came of a command that must have ended well.
+pub fn good(output: Output) -> Output {
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    output
+}
+
+/// The document that it printed.
+pub fn json_of(output: Output) -> Value {
+    serde_json::from_slice(&good(output).stdout).unwrap()
+}
+
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
