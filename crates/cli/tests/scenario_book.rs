@@ -130,9 +130,7 @@ fn install() -> Result<PathBuf, String> {
 fn nodes_with_models(group: &str, folder: &Path) -> Vec<Node> {
     let nodes = cluster(group, &NAMES);
     for (name, template) in [("tools", support::TOOL_TEMPLATE), ("thinks", THINKS)] {
-        let path = folder.join(format!("{name}.gguf"));
-        support::with_template(&path, template);
-        nodes[0].post("/exo/v1/models", &json!({"path": path, "name": name})).good();
+        nodes[0].add_with_template(folder, name, template);
         nodes[0].place(name, 3);
     }
     place_equals(&nodes[0], folder);

@@ -6,34 +6,17 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 
-use crate::support::{Node, stdout, tools_node_with, with};
+use crate::support::{Node, stdout, tool_template, tools_node_with, with};
 use serde_json::{Value, json};
 
 /// As Qwen3-Coder's: a function in a tag, each parameter in one of its own.
-const IN_TAGS: &str = r#"{%- if tools %}<|im_start|>system
-Tools:
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}<|im_end|>
-{% endif %}
-{%- for m in messages %}
-{%- if m.role == 'tool' %}<|im_start|>user
-<tool_response>
-{{ m.content }}
-</tool_response><|im_end|>
-{% else %}<|im_start|>{{ m.role }}
-{{ m.content }}
-{%- for call in m.tool_calls %}{{ '\n' if not loop.first or m.content else '' }}<tool_call>
-<function={{ call.function.name }}>
+const IN_TAGS: &str = tool_template!(
+    r#"<function={{ call.function.name }}>
 {% for name, value in call.function.arguments | items %}<parameter={{ name }}>
 {{ value | tojson if value is mapping or (value is sequence and value is not string) else value | string }}
 </parameter>
-{% endfor %}</function>
-</tool_call>{% endfor %}<|im_end|>
-{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"#;
+{% endfor %}</function>"#
+);
 
 /// As gpt-oss's: thoughts, answers and calls in messages of their own, each behind its channel.
 const IN_CHANNELS: &str = r#"{%- if tools %}<|im_start|>system

@@ -163,10 +163,8 @@ fn a_tool_that_is_not_strict_is_enforced_as_far_as_it_can_be_and_the_answer_says
 
 /// A model whose template knows of no tools.
 fn add_plain(node: &Node, folder: &Path) {
-    let path = folder.join("plain.gguf");
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
-    support::with_template(&path, template);
-    node.post("/exo/v1/models", &json!({"path": path, "name": "plain"})).good();
+    node.add_with_template(folder, "plain", template);
 }
 
 #[test]
@@ -253,9 +251,7 @@ fn a_thought_that_has_spent_its_budget_is_closed_and_the_answer_begins() {
     let thinks = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n\
                   <think>\n";
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("thinks.gguf");
-    support::with_template(&path, thinks);
-    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "thinks"})).status, 200);
+    node.add_with_template(folder.path(), "thinks", thinks);
     let question = json!([{"role": "user", "content": "What is 47 + 38?"}]);
     // What closes a thought takes some tokens, too: at most one for each of its bytes.
     let closing = "</think>".len() as u64;
@@ -338,9 +334,7 @@ fn a_thought_is_no_text_and_is_counted_and_turned_off_where_that_is_possible() {
     let thinks = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n\
                   {% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}";
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("thinks.gguf");
-    support::with_template(&path, thinks);
-    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "thinks"})).status, 200);
+    node.add_with_template(folder.path(), "thinks", thinks);
     let ask = |more: Value| {
         let body = json!({"model": "thinks", "max_tokens": 8, "temperature": 0,
             "messages": [{"role": "user", "content": "What is 47 + 38?"}]});
@@ -463,9 +457,7 @@ fn old_thoughts_reach_a_template_that_has_a_place_for_them_and_no_other() {
     for (name, template) in
         [("keeps", format!("{turns}{place}{rest}")), ("forgets", format!("{turns}{rest}"))]
     {
-        let path = folder.path().join(format!("{name}.gguf"));
-        support::with_template(&path, &template);
-        node.post("/exo/v1/models", &json!({"path": path, "name": name})).good();
+        node.add_with_template(folder.path(), name, &template);
     }
     let go = json!({"role": "user", "content": "Go."});
     let on = json!({"role": "user", "content": "Go on."});

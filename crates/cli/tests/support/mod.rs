@@ -362,11 +362,21 @@ impl Node {
         })
     }
 
-    /// Makes a model of zeros known by this name; its file is in the folder.
-    pub fn add_zeros(&self, folder: &Path, name: &str, model: &Zeros) {
+    /// Makes a model known by this name, whose file this writes in the folder.
+    fn add(&self, folder: &Path, name: &str, write: impl FnOnce(&Path)) {
         let path = folder.join(format!("{name}.gguf"));
-        zeros(&path, model);
+        write(&path);
         self.post("/exo/v1/models", &json!({"path": path, "name": name})).good();
+    }
+
+    /// A model of zeros.
+    pub fn add_zeros(&self, folder: &Path, name: &str, model: &Zeros) {
+        self.add(folder, name, |path| zeros(path, model));
+    }
+
+    /// The built-in model with another chat template.
+    pub fn add_with_template(&self, folder: &Path, name: &str, template: &str) {
+        self.add(folder, name, |path| with_template(path, template));
     }
 
     /// Waits until all weights of an instance are packed in memory: before that it is slower.
@@ -511,8 +521,12 @@ pub fn with_template(path: &Path, template: &str) {
     std::fs::write(path, [before, &(len as u64).to_le_bytes(), new.as_bytes(), behind].concat()).unwrap();
 }
 
-/// As Qwen's: tools in the system's turn, calls in tags, results in a turn of the user.
-pub const TOOL_TEMPLATE: &str = r#"{%- if tools %}<|im_start|>system
+/// As Qwen's: tools in the system's turn, calls in tags, each printed as this says, results in a turn of the
+/// user.
+macro_rules! tool_template {
+    ($call:literal) => {
+        concat!(
+            r#"{%- if tools %}<|im_start|>system
 Tools:
 {%- for tool in tools %}
 {{ tool | tojson }}
@@ -526,12 +540,23 @@ Tools:
 {% else %}<|im_start|>{{ m.role }}
 {{ m.content }}
 {%- for call in m.tool_calls %}{{ '\n' if not loop.first or m.content else '' }}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+"#,
+            $call,
+            r#"
 </tool_call>{% endfor %}<|im_end|>
 {% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"#;
+{% endif %}"#
+        )
+    };
+}
+pub(crate) use tool_template;
+
+/// With calls in JSON.
+pub const TOOL_TEMPLATE: &str = tool_template!(
+    r#"{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}"#
+);
 
 /// A node whose model `tools` is the built-in one with a template for tools, which it knows nothing of.
 pub fn tools_node() -> (Node, tempfile::TempDir) {
@@ -541,10 +566,7 @@ pub fn tools_node() -> (Node, tempfile::TempDir) {
 /// The same with another template.
 pub fn tools_node_with(template: &str) -> (Node, tempfile::TempDir) {
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("tools.gguf");
-    with_template(&path, template);
-    let added = node.post("/exo/v1/models", &serde_json::json!({"path": path, "name": "tools"}));
-    assert_eq!(added.status, 200, "{}", added.body);
+    node.add_with_template(folder.path(), "tools", template);
     (node, folder)
 }
 
