@@ -10,7 +10,6 @@ use std::time::Duration;
 use crate::support::{Killed, Node, Zeros, demo_gguf, exo, finish, good, known, stderr, stdout, wait_for, zeros};
 use exo_formats::gguf::Gguf;
 use exo_formats::{LayerTensor, TensorName, TokenizerSource};
-use exo_types::DType;
 use serde_json::{Value, json};
 
 const RUN_MAX: Duration = Duration::from_secs(120);

@@ -7,7 +7,7 @@ use exo_machine::{Answer, Effect, Input, TrustMessage, TrustNews};
 use exo_trust::Entry;
 use exo_types::{InstanceId, LogHead};
 
-use super::{Facts, Observation, SentMessage, Watch, said};
+use super::{Checked, Facts, Observation, SentMessage, Watch, said};
 use crate::node::Node;
 
 #[derive(Debug, Default)]
@@ -24,11 +24,7 @@ enum DurablePromise {
 }
 
 /// Replies, replicated entries, desired states and epochs are on the disk of the node that says them.
-pub(super) fn announced_is_durable(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn announced_is_durable(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     match *seen {
         Observation::Input { node, input: Input::Control { link, message } } => {
             if let (ControlMessage::Request { request, ask }, Some(peer)) =
@@ -56,12 +52,7 @@ fn asked(ask: &ControlAsk) -> DurablePromise {
     }
 }
 
-fn message_is_durable(
-    durables: &Durables,
-    facts: &Facts<'_>,
-    own: &Node,
-    said: &SentMessage<'_>,
-) -> Result<(), String> {
+fn message_is_durable(durables: &Durables, facts: &Facts<'_>, own: &Node, said: &SentMessage<'_>) -> Checked {
     let (node, history) = (own.index, own.disk.history());
     if let Some(epoch) = said.epoch.filter(|epoch| !history.epochs.contains(epoch)) {
         return Err(format!("n{node} says epoch {epoch}, which was never on its disk"));
@@ -98,7 +89,7 @@ fn message_is_durable(
 }
 
 /// Whoever asks for entries may name some that it has not written yet; what it tells others it has.
-fn trust_is_durable(own: &Node, bytes: &[u8]) -> Result<(), String> {
+fn trust_is_durable(own: &Node, bytes: &[u8]) -> Checked {
     let Ok(message) = TrustMessage::decode(bytes) else {
         return Err(format!("n{} sends what is no message about trust", own.index));
     };
@@ -114,14 +105,14 @@ fn trust_is_durable(own: &Node, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-fn has_head(own: &Node, head: LogHead, what: &str) -> Result<(), String> {
+fn has_head(own: &Node, head: LogHead, what: &str) -> Checked {
     if own.disk.history().heads.contains(&(head.index, head.hash)) {
         return Ok(());
     }
     Err(format!("n{} sends {what} {head}, its disk has {}", own.index, own.durable_head()))
 }
 
-fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlReply) -> Result<(), String> {
+fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlReply) -> Checked {
     let (node, state, history) = (own.index, own.disk.state(), own.disk.history());
     let is_durable = match (reply, asked) {
         (ControlReply::Placed { view, .. }, _) => {
@@ -140,7 +131,7 @@ fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlRe
 }
 
 /// What a person is told is on some disk.
-fn answers_are_durable(facts: &Facts<'_>, own: &Node, effects: &[Effect]) -> Result<(), String> {
+fn answers_are_durable(facts: &Facts<'_>, own: &Node, effects: &[Effect]) -> Checked {
     for effect in effects {
         let Effect::Reply { answer: Answer::Coordinator(Some(reply)), .. } = effect else { continue };
         let ControlReply::Placed { view, .. } = &**reply else { continue };

@@ -9,7 +9,7 @@ use exo_machine::{Effect, Input, Outgoing, PersistId, Write};
 use exo_trust::EntryId;
 use exo_types::{Epoch, NodeId, PlacementId, Time};
 
-use super::{Facts, Observation, Watch, epoch_of, said};
+use super::{Checked, Facts, Observation, Watch, epoch_of, said};
 use crate::node::Node;
 
 #[derive(Debug, Default)]
@@ -46,11 +46,7 @@ fn cluster(node: &Node) -> EntryId {
 }
 
 /// Nobody leads in an epoch but the node whose key it bears, and that in one life only.
-pub(super) fn one_leader_per_epoch(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn one_leader_per_epoch(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let life = facts.nodes[node].life;
     for said in said(effects).filter(|said| said.as_leader) {
@@ -76,7 +72,7 @@ pub(super) fn who_cannot_write_steps_aside(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let epochs = &mut watch.epochs;
     let leads_in = |node: usize| {
         let (epoch, leader) = facts.nodes[node].process.as_ref()?.machine.leader()?;
@@ -128,7 +124,7 @@ pub(super) fn a_majority_keeps_its_coordinator(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let is_claimed = || facts.scenario.lead_claimed_from().is_some_and(|from| facts.now >= from);
     if !matches!(seen, Observation::Look | Observation::End) || !is_claimed() {
         return Ok(());
@@ -150,7 +146,7 @@ pub(super) fn older_epoch_changes_nothing(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let epochs = &mut watch.epochs;
     match seen {
         Observation::Began { node } => {
@@ -197,7 +193,7 @@ fn stale(
     (is_ours && epoch < *seen).then_some(Stale { node, epoch, what, placements })
 }
 
-fn nothing_changed(facts: &Facts<'_>, stale: &Stale, effects: &[Effect]) -> Result<(), String> {
+fn nothing_changed(facts: &Facts<'_>, stale: &Stale, effects: &[Effect]) -> Checked {
     let Stale { node, epoch, what, placements } = stale;
     let changes = |effect: &&Effect| match effect {
         Effect::Persist { .. }

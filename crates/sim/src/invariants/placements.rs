@@ -8,7 +8,7 @@ use exo_cluster::{Event, InstanceState, RemoveReason};
 use exo_machine::{Effect, Purpose, Write};
 use exo_types::{Epoch, InstanceId, Placement, PlacementId, ShardSpec, Time};
 
-use super::{Facts, Observation, Watch, index, said};
+use super::{Checked, Facts, Observation, Watch, index, said};
 use crate::clients::AskWhat;
 use crate::node::Node;
 use crate::shape::stage_nodes;
@@ -38,11 +38,7 @@ pub(super) struct Placements {
 
 /// When an instance becomes ready, every way between its stages is open, or was a moment ago. Time in which
 /// the node that says so stood still does not count: what it handles when it goes on was sent before.
-pub(super) fn ready_means_open(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn ready_means_open(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let placements = &mut watch.placements;
     let (node, effects) = match *seen {
         Observation::Effects { node, effects } => (node, effects),
@@ -70,7 +66,7 @@ pub(super) fn ready_means_open(
     Ok(())
 }
 
-fn ways_are_open(facts: &Facts<'_>, placement: &Placement, at: Time) -> Result<(), String> {
+fn ways_are_open(facts: &Facts<'_>, placement: &Placement, at: Time) -> Checked {
     let since = Time(at.0.saturating_sub(NOTICED_WITHIN.as_micros() as u64));
     let nodes: Vec<usize> =
         stage_nodes(placement).into_iter().filter_map(|node| index(facts, node)).collect();
@@ -85,7 +81,7 @@ fn ways_are_open(facts: &Facts<'_>, placement: &Placement, at: Time) -> Result<(
 }
 
 /// What a node holds is not loaded again.
-pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
+pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let loads = effects.iter().filter_map(|effect| match effect {
         Effect::Load { engine, spec } => Some((engine, &**spec)),
@@ -108,7 +104,7 @@ pub(super) fn trouble_leaves_ready_in_5_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     match *seen {
         Observation::Began { node } => {
             watch.placements.troubles.remove(&node);
@@ -129,7 +125,7 @@ fn troubles_are_kept(
     facts: &Facts<'_>,
     node: usize,
     effects: &[Effect],
-) -> Result<(), String> {
+) -> Checked {
     let report = said(effects).find_map(|said| match said.message {
         ControlMessage::Report(report) => Some(report),
         _ => None,
@@ -148,7 +144,7 @@ fn troubles_are_kept(
     }
 }
 
-fn pipelines_have_schedulers(placements: &mut Placements, facts: &Facts<'_>) -> Result<(), String> {
+fn pipelines_have_schedulers(placements: &mut Placements, facts: &Facts<'_>) -> Checked {
     let mut without = BTreeMap::new();
     for leader in facts.nodes.iter().filter(|node| node.is_awake()) {
         let Some(process) = &leader.process else { continue };
@@ -181,7 +177,7 @@ pub(super) fn loss_leaves_ready_in_6_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     if !matches!(seen, Observation::Look) {
         return Ok(());
     }
@@ -255,11 +251,7 @@ fn lacks_scheduler(
 }
 
 /// What has served stays placed until somebody unloads it, whatever is lost.
-pub(super) fn placed_stays_placed(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn placed_stays_placed(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     // A node that was put out has nothing to wait for.
     if facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. })) {

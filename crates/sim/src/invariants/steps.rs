@@ -8,7 +8,7 @@ use exo_cluster::wire::{DataMessage, PipelineBreak};
 use exo_machine::{Effect, Input, Outgoing, SequenceEvent};
 use exo_types::{DRAFTS_MAX, FailureKind, PlacementId, Term, Time};
 
-use super::{Facts, Observation, Watch};
+use super::{Checked, Facts, Observation, Watch};
 
 /// The longest deadline of a step, without its tokens; and a look.
 const OUTCOME_WITHIN: Duration = Duration::from_millis(32_000);
@@ -40,7 +40,7 @@ pub(super) fn no_step_without_outcome(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let open = &mut watch.steps.open;
     match *seen {
         Observation::Effects { node, effects } => {
@@ -124,11 +124,7 @@ fn still_counts(facts: &Facts<'_>, node: usize, key: Pipeline, step: &mut Step) 
 }
 
 /// Every step that a stage takes fits what it holds. A gap in their numbers may be a link's that ended.
-pub(super) fn stages_get_what_fits(
-    _: &mut Watch,
-    _: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn stages_get_what_fits(_: &mut Watch, _: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let broken = effects.iter().find_map(|effect| match effect {
         Effect::Send { message: Outgoing::Data(message), .. } => match &**message {
@@ -146,11 +142,7 @@ pub(super) fn stages_get_what_fits(
 }
 
 /// What one step makes a node send grows no faster than its batch.
-pub(super) fn copies_linear_in_batch(
-    watch: &mut Watch,
-    _: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn copies_linear_in_batch(watch: &mut Watch, _: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let steps = &mut watch.steps;
     match *seen {
         Observation::Input { node, input } => {
@@ -177,7 +169,7 @@ fn batch(input: &Input) -> Option<usize> {
     }
 }
 
-fn sends_few(node: usize, batch: usize, effects: &[Effect]) -> Result<(), String> {
+fn sends_few(node: usize, batch: usize, effects: &[Effect]) -> Checked {
     let (mut messages, mut results, mut tokens) = (0, 0, 0);
     for effect in effects {
         match effect {
