@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Node, finish, known, python, skip, stderr, stdout};
+use crate::support::{self, Node, finish, known, must_refuse, python, skip, stderr, stdout};
 use serde_json::json;
 
 #[test]
@@ -239,10 +239,5 @@ fn what_fits_nowhere_says_how_many_bytes_are_missing() {
     assert!(message.contains("small"), "it names the node: {message}");
     let asked = node.ask("demo", "Hello");
     assert_eq!((asked.status, asked.code().as_str()), (507, "insufficient_memory"), "{}", asked.body);
-    let shown = node.exo(&["place", "demo"]);
-    assert!(
-        !shown.status.success() && stderr(&shown).contains("hint: start exo on more machines"),
-        "{}",
-        stderr(&shown)
-    );
+    must_refuse(node.exo(&["place", "demo"]), "hint: start exo on more machines");
 }

@@ -10,10 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::emulated;
-use crate::support::{
-    self, Node, SOON, Start, answers, bus, exo, finish, flat, has_mounts, is_alive, long_answer, nvml, plug,
-    rest_of, send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of,
-};
+use crate::support::{self, Node, SOON, Start, answers, bus, exo, finish, flat, has_mounts, is_alive, long_answer, must_refuse, nvml, plug, rest_of, send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of};
 use serde_json::{Value, json};
 
 /// Of an emulated card.
@@ -313,8 +310,7 @@ fn cards_that_are_named_twice_or_are_not_there_are_refused() {
         let mut command = exo(&["start", "--no-discovery", "--backend", "cuda", "--device", places]);
         command.args(["--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--data-dir"]);
         command.arg(folder.path()).env("LD_LIBRARY_PATH", emulated::library());
-        let output = finish(&mut command, SOON);
-        assert!(!output.status.success() && stderr(&output).contains(what), "{}", stderr(&output));
+        must_refuse(finish(&mut command, SOON), what);
     }
 }
 

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Node, SOON, Start, exo, finish, flat, good, is_alive, json_of, known, run, skip, stderr, stdout, wait_for};
+use crate::support::{self, Node, SOON, Start, exo, finish, flat, good, is_alive, json_of, known, must_refuse, run, skip, stderr, stdout, wait_for};
 
 #[test]
 fn every_command_has_help_with_an_example() {
@@ -117,12 +117,7 @@ fn config_shows_where_each_value_comes_from() {
     );
     assert!(!stdout(&output).contains("very-secret"), "a key is not shown");
     std::fs::write(&file, "slotz = 7\n").unwrap();
-    let wrong = run(&["config", "--config", file.to_str().unwrap()]);
-    assert!(
-        !wrong.status.success() && stderr(&wrong).contains("`slotz` is not a setting"),
-        "{}",
-        stderr(&wrong)
-    );
+    must_refuse(run(&["config", "--config", file.to_str().unwrap()]), "`slotz` is not a setting");
 }
 
 #[test]
@@ -219,8 +214,7 @@ fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
     assert!(added.status.success() && stdout(&added).contains("added mine"), "{}", stderr(&added));
     let (prompt, answer) = &known()[0];
     assert_eq!(&node.ask("mine", prompt).text(), answer);
-    let busy = node.exo(&["models", "remove", "mine"]);
-    assert!(!busy.status.success() && stderr(&busy).contains("unload it first"), "{}", stderr(&busy));
+    must_refuse(node.exo(&["models", "remove", "mine"]), "unload it first");
     assert!(node.exo(&["unload", "mine"]).status.success());
     wait_for("the model to be forgotten", SOON, || {
         node.exo(&["models", "remove", "mine"]).status.success().then_some(())

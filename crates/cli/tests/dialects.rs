@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{self, Answer, Node, Start, Zeros, finish, skip, stderr, stdout, tools_node, with};
+use crate::support::{self, Answer, Node, Start, Zeros, finish, must_refuse, skip, stdout, tools_node, with};
 use serde_json::{Value, json};
 
 fn weather() -> Value {
@@ -486,9 +486,7 @@ fn a_second_address_of_this_machine_serves_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let mut far =
         support::exo(&["start", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--data-dir"]);
-    let refused =
-        finish(far.arg(folder.path()).env("EXO_OLLAMA_LISTEN", "0.0.0.0:0"), Duration::from_secs(20));
-    assert!(!refused.status.success() && stderr(&refused).contains("loopback"), "{}", stderr(&refused));
+    must_refuse(finish(far.arg(folder.path()).env("EXO_OLLAMA_LISTEN", "0.0.0.0:0"), Duration::from_secs(20)), "loopback");
 }
 
 /// A line as the dialect's documentation prints it, but for the port and the model.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::forged::log_of;
-use crate::support::{self, Killed, Node, SOON, Start, exo, finish, flat, good, json_of, skip, stderr, stdout, wait_for};
+use crate::support::{self, Killed, Node, SOON, Start, exo, finish, flat, good, json_of, must_refuse, skip, stderr, stdout, wait_for};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in
 /// `state`.
@@ -169,12 +169,7 @@ fn a_command_tells_nothing_to_a_stranger_on_the_port_of_a_node_that_crashed() {
     assert!(published.contains(&node.address), "what it left behind still leads there: {published}");
     let stranger = TcpListener::bind(&node.address).unwrap();
     stranger.set_nonblocking(true).unwrap();
-    let command = node.exo(&["status"]);
-    assert!(
-        !command.status.success() && stderr(&command).contains("no exo node is running"),
-        "{}",
-        stderr(&command)
-    );
+    must_refuse(node.exo(&["status"]), "no exo node is running");
     let knock = stranger.accept();
     assert!(knock.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "it was asked");
 }
@@ -337,12 +332,9 @@ fn a_node_that_was_removed_while_it_was_away_learns_it_at_its_next_start() {
 fn only_admins_change_members_and_an_admin_makes_others_admins() {
     let folder = tempfile::tempdir().unwrap();
     let ((admin, its_name), (worker, other_name)) = admin_and_worker(folder.path(), "admins");
-    let refused = worker.exo(&["remove", its_name]);
-    assert!(!refused.status.success() && stderr(&refused).contains("admin"), "{}", stderr(&refused));
-    let refused = worker.exo(&["admin", "add", other_name]);
-    assert!(!refused.status.success(), "{}", stdout(&refused));
-    let last = admin.exo(&["admin", "remove", its_name]);
-    assert!(!last.status.success() && stderr(&last).contains("only admin"), "{}", stderr(&last));
+    must_refuse(worker.exo(&["remove", its_name]), "admin");
+    must_refuse(worker.exo(&["admin", "add", other_name]), "");
+    must_refuse(admin.exo(&["admin", "remove", its_name]), "only admin");
 
     let status = flat(&stdout(&worker.exo(&["status"])));
     assert!(status.contains(&format!("only {its_name} lets machines in")), "{status}");
@@ -355,8 +347,7 @@ fn only_admins_change_members_and_an_admin_makes_others_admins() {
     let says = format!("{its_name} ({}) is no admin any more", &id[..16]);
     assert!(stdout(&dismissed).starts_with(&says), "{}", stdout(&dismissed));
     wait_for("one admin", SOON, || (roles(&admin)[its_name] == "worker").then_some(()));
-    let refused = admin.exo(&["remove", other_name]);
-    assert!(!refused.status.success(), "{}", stdout(&refused));
+    must_refuse(admin.exo(&["remove", other_name]), "");
 }
 
 #[test]
@@ -371,12 +362,7 @@ fn a_code_lets_a_used_node_in_with_the_window_shut_and_a_wrong_one_does_not() {
     let peer = shown.lines().nth(3).unwrap().trim().split_once("--peer ").unwrap().1.to_owned();
 
     let wrong = if code.starts_with('0') { "111-111-111" } else { "000-000-000" };
-    let refused = joiner.exo(&["join", wrong, "--peer", &peer]);
-    assert!(
-        !refused.status.success() && stderr(&refused).contains("the code is wrong"),
-        "{}",
-        stderr(&refused)
-    );
+    must_refuse(joiner.exo(&["join", wrong, "--peer", &peer]), "the code is wrong");
     let nonsense = joiner.exo(&["join", "12345"]);
     let said = stderr(&nonsense);
     assert!(said.contains("9 digits") && !said.contains("asking"), "nobody is asked with it: {said}");
@@ -413,11 +399,9 @@ fn three_wrong_codes_void_an_invitation_and_the_right_one_is_refused_then() {
     let join = |code: &str| joiner.exo(&["join", code, "--peer", &peer]);
     let wrong = if code.starts_with('0') { "111-111-111" } else { "000-000-000" };
     for _ in 0..3 {
-        let refused = join(wrong);
-        assert!(!refused.status.success() && stderr(&refused).contains("wrong"), "{}", stderr(&refused));
+        must_refuse(join(wrong), "wrong");
     }
-    let late = join(&code);
-    assert!(!late.status.success(), "{}", stdout(&late));
+    must_refuse(join(&code), "");
     assert_eq!((inviter.sees(), joiner.sees()), (vec!["inviter".to_owned()], vec!["joiner".to_owned()]));
     // The next one counts again.
     let shown = stdout(&inviter.exo(&["invite"]));

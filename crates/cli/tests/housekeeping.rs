@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Killed, Node, Start, another_model, exo, finish, flat, good, json_of, known, stderr, stdout, wait_for};
+use crate::support::{Killed, Node, Start, another_model, exo, finish, flat, good, json_of, known, must_refuse, stderr, stdout, wait_for};
 use crate::update::{command, run};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
@@ -81,9 +81,7 @@ fn a_reserve_and_a_quota_hold_before_a_byte_is_fetched_without_a_node_and_with_o
         let mut command =
             exo(&["pull", "hf.co/org/one", setting, mib, "--data-dir", data_dir.to_str().unwrap()]);
         command.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
-        let output = finish(&mut command, LONG);
-        assert!(!output.status.success(), "{}", stdout(&output));
-        stderr(&output)
+        must_refuse(finish(&mut command, LONG), "")
     };
     let bytes = exo_node::DEMO_MODEL.len() + 64;
     let text = refused("--disk-reserve-mib", "1000000000");
@@ -314,9 +312,7 @@ fn a_node_that_may_not_fetch_a_model_gets_no_layers_and_the_plan_names_its_setti
         json_of(ann.exo(&[args, &["--json"]].concat()))
     };
     let refused = |args: &[&str]| {
-        let output = ann.exo(args);
-        assert!(!output.status.success(), "{}", stdout(&output));
-        flat(&stderr(&output))
+        must_refuse(ann.exo(args), "")
     };
     // Only one of the two that lack the file may fetch it.
     assert_eq!(nodes_of(&asked(&["plan", "mine", "--exclude", "ann"])), ["cid"]);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Node, Start, Zeros, flat, good, json_of, run, stderr, stdout, wait_for};
+use crate::support::{self, Node, Start, Zeros, flat, good, json_of, must_refuse, run, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 const LAB: &str = r#"
@@ -221,9 +221,7 @@ fn memory_that_described_devices_share_is_filled_once() {
 #[test]
 fn what_cannot_be_planned_is_said_with_its_reason() {
     let refused = |flags: &[&str]| {
-        let output = lab(flags);
-        assert!(!output.status.success(), "{}", stdout(&output));
-        stderr(&output)
+        must_refuse(lab(flags), "")
     };
     assert!(refused(&["--pin", "laptop"]).contains("there is no device `laptop`"));
     assert!(refused(&["--pin", "phone=x"]).contains("names no layers"));
@@ -259,9 +257,7 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
 /// What is refused for lack of memory, by `exo plan` and by `exo place` alike.
 fn refused_by_both(node: &Node, model: &str, flags: &[&str]) -> String {
     let [plan, place] = ["plan", "place"].map(|command| {
-        let output = node.exo(&[&[command, model], flags].concat());
-        assert!(!output.status.success(), "{command}: {}", stdout(&output));
-        flat(&stderr(&output))
+        must_refuse(node.exo(&[&[command, model], flags].concat()), "")
     });
     assert!(plan.contains("are missing") && place.contains("are missing"), "{plan}\n{place}");
     let changes = |said: &str| {
@@ -410,11 +406,8 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
     let many = stderr(&node.exo(&["place", "demo", "--nodes", "2"]));
     assert!(many.contains("with 1 device and not at least 2"), "{many}");
     for command in ["place", "plan"] {
-        let none = node.exo(&[command, "demo", "--nodes", "0"]);
-        assert!(!none.status.success() && stderr(&none).contains("0 is not in 1.."), "{}", stderr(&none));
-        let long = node.exo(&[command, "demo", "--context", "4096"]);
-        assert!(!long.status.success(), "{}", stdout(&long));
-        assert!(stderr(&long).contains("context of 512 tokens, and 4096 are asked for"), "{}", stderr(&long));
+        must_refuse(node.exo(&[command, "demo", "--nodes", "0"]), "0 is not in 1..");
+        must_refuse(node.exo(&[command, "demo", "--context", "4096"]), "context of 512 tokens, and 4096 are asked for");
     }
     let nothing = node.post("/exo/v1/plan", &json!({"model": "demo", "context_tokens": 0}));
     let said = "a context of 0 tokens holds no prompt; ask for 1 or more";
@@ -442,9 +435,7 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
 fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     let nodes = support::cluster("pinned", &["one", "two"]);
     let refused = |flags: &[&str]| {
-        let output = nodes[0].exo(&[&["place", "demo"], flags].concat());
-        assert!(!output.status.success(), "{}", stdout(&output));
-        stderr(&output)
+        must_refuse(nodes[0].exo(&[&["place", "demo"], flags].concat()), "")
     };
     let everything = refused(&["--exclude", "one", "--exclude", "two"]);
     assert!(everything.contains("no device can be used") && everything.contains("as asked"), "{everything}");

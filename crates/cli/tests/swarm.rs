@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Node, Start, exo, finish, good, known, stderr, stdout, wait_for, with};
+use crate::support::{Node, Start, exo, finish, good, known, must_refuse, stderr, stdout, wait_for, with};
 use exo_mock_hub::{Faults, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -160,16 +160,9 @@ fn a_chunk_that_is_not_what_the_hub_promised_is_found_by_the_check() {
     hub.put("org/other-GGUF", repository);
     let nodes = cluster("liar", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
     command(&nodes[0], &["pull", "hf.co/org/other-GGUF", "--layers"], &hub, None);
-    let refused = nodes[1].exo(&["models", "check", "tiny-Q8_0"]);
-    assert!(
-        !refused.status.success() && stderr(&refused).contains("has tiny-Q8_0.gguf from byte"),
-        "{}",
-        stderr(&refused)
-    );
+    must_refuse(nodes[1].exo(&["models", "check", "tiny-Q8_0"]), "has tiny-Q8_0.gguf from byte");
     command(&nodes[0], &["place", "tiny-Q8_0", "--nodes", "2"], &hub, None);
-    let refused = nodes[1].exo(&["models", "check", "tiny-Q8_0"]);
-    assert!(!refused.status.success(), "{}", stdout(&refused));
-    assert!(stderr(&refused).contains("is not what the hub promised"), "{}", stderr(&refused));
+    must_refuse(nodes[1].exo(&["models", "check", "tiny-Q8_0"]), "is not what the hub promised");
     assert!(of_the_list(&nodes[1], "source").ends_with("NOT what the hub promised"));
     // What runs goes on; it is not placed again, neither by a command nor by a request.
     let alert = wait_for("the alert", LONG, || {
@@ -178,12 +171,7 @@ fn a_chunk_that_is_not_what_the_hub_promised_is_found_by_the_check() {
     });
     assert!(alert["text"].as_str().unwrap().contains("runs with it"), "{alert}");
     good(nodes[1].exo(&["unload", "tiny-Q8_0"]));
-    let refused = nodes[1].exo(&["place", "tiny-Q8_0"]);
-    assert!(
-        !refused.status.success() && stderr(&refused).contains("`exo models remove` it"),
-        "{}",
-        stderr(&refused)
-    );
+    must_refuse(nodes[1].exo(&["place", "tiny-Q8_0"]), "`exo models remove` it");
     let refused = nodes[1].ask("tiny-Q8_0", &known()[0].0);
     assert!(refused.status != 200 && refused.body.contains("not what its hub promised"), "{}", refused.body);
 }

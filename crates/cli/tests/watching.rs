@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use crate::support::{self, Node, SOON, Start, cluster, stdout, wait_for};
+use crate::support::{self, Node, SOON, Start, cluster, must_refuse, stdout, wait_for};
 use serde_json::{Value, json};
 
 /// From a cause to its alert.
@@ -350,12 +350,7 @@ fn a_report_is_written_over_no_file_and_says_what_is_missing() {
         unpacked(&entry.path()).keys().collect::<Vec<_>>(),
         ["about.txt", "doctor.json", "settings.json"]
     );
-    let again = report(&data_dir, folder.path(), &[&name]);
-    assert!(
-        !again.status.success() && support::stderr(&again).contains("is there already"),
-        "{}",
-        support::stderr(&again)
-    );
+    must_refuse(report(&data_dir, folder.path(), &[&name]), "is there already");
     let nowhere = report(&data_dir, folder.path(), &["no/such/folder.tar.gz"]);
     assert!(support::stderr(&nowhere).contains("name a file in a folder"), "{}", support::stderr(&nowhere));
 }

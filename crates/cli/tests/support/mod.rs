@@ -121,6 +121,13 @@ pub fn json_of(output: Output) -> Value {
     serde_json::from_slice(&good(output).stdout).unwrap()
 }
 
+/// What a command says that must not end well, on one line, with these words in it.
+pub fn must_refuse(output: Output, words: &str) -> String {
+    let said = flat(&stderr(&output));
+    assert!(!output.status.success() && said.contains(words), "no `{words}`: {}{said}", stdout(&output));
+    said
+}
+
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
