@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::forged::log_of;
-use crate::support::{self, Killed, Node, SOON, Start, exo, finish, flat, good, json_of, must_refuse, skip, stderr, stdout, wait_for};
+use crate::support::{self, Killed, Node, SOON, Start, exo, finish, flat, good, json_of, must_refuse, skip, stderr, stdout, wait_for, wait_united};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in
 /// `state`.
@@ -559,9 +559,7 @@ fn prompts_and_answers_are_on_no_disk_and_in_no_log() {
         Node::start_in(&folder.path().join(name), Start { name, group: "disk", env, ..Start::default() })
     };
     let nodes = [start("one"), start("two")];
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united(&nodes);
     nodes[0].place("demo", 2);
     let prompt = format!("Tell me a story about {MARK}.");
     let body = serde_json::json!({"model": "demo", "prompt": prompt, "max_tokens": 100, "ignore_eos": true});

@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Killed, Node, Start, another_model, exo, finish, flat, good, json_of, known, must_refuse, stderr, stdout, wait_for};
+use crate::support::{Killed, Node, Start, another_model, exo, finish, flat, good, json_of, known, must_refuse, stderr, stdout, wait_for, wait_united};
 use crate::update::{command, run};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
@@ -105,9 +105,7 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
     let hub = hub(&["one", "two", "three", "four", "five"]);
     let ann = node(&hub, "ann", "quota", Some(2 * MODEL_MIB));
     let bob = node(&hub, "bob", "quota", None);
-    for node in [&ann, &bob] {
-        wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united([&ann, &bob]);
     let pull_on_bob = |name: &str| pull_on_bob(&bob, &hub, name, &ann);
     // Two fit. Of these only the newer is on another machine, and goes for a third.
     pull(&ann, &hub, "one");
@@ -188,9 +186,7 @@ fn of_two_that_may_go_that_goes_which_was_not_in_use_for_longer() {
     let hub = hub(&["one", "two", "three"]);
     let ann = node(&hub, "ann", "quota-order", Some(2 * MODEL_MIB));
     let bob = node(&hub, "bob", "quota-order", None);
-    for node in [&ann, &bob] {
-        wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united([&ann, &bob]);
     for name in ["one", "two"] {
         pull(&ann, &hub, name);
         pull_on_bob(&bob, &hub, name, &ann);

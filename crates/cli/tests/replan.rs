@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-use crate::support::{LONG, Node, SOON, Start, flat, good, json_of, long_answer, rest_of, stderr, stdout, stream_until, text_of, wait_for};
+use crate::support::{LONG, Node, SOON, Start, flat, good, json_of, long_answer, rest_of, stderr, stdout, stream_until, text_of, wait_for, wait_united};
 use serde_json::Value;
 
 /// With its cache of 20,000 tokens the model takes 154 MiB: more than such a node has, less than two of them.
@@ -22,9 +22,7 @@ fn names(instance: &Value) -> Vec<String> {
 fn a_model_on_two_small_nodes_moves_to_a_large_one_under_a_running_answer() {
     let small = [format!("--memory-mib={SMALL_MIB}")];
     let mut nodes = vec![start("one", &small), start("two", &small)];
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united(&nodes);
     let planned = nodes[0].exo(&["plan", "demo", "--cache-tokens", CACHE_TOKENS, "--json"]);
     let planned: Value = serde_json::from_str(&stdout(&planned)).unwrap();
     assert_eq!(names(&planned).len(), 2, "neither holds it alone: {planned}");

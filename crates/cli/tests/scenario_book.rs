@@ -13,9 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use crate::parallel_calls::place_equals;
-use crate::support::{
-    self, Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for,
-};
+use crate::support::{self, Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for, wait_united};
 use serde_json::json;
 
 /// For the packages to be fetched.
@@ -205,9 +203,7 @@ fn nodes_that_guess_nothing(group: &str) -> Vec<Node> {
     let env = vec![("EXO_SPECULATE", "off".into())];
     let start = |name| Node::start(Start { name, group, env: env.clone(), ..Start::default() });
     let nodes = NAMES.map(start);
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == NAMES.len()).then_some(()));
-    }
+    wait_united(&nodes);
     nodes.into()
 }
 

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Node, Start, exo, finish, good, known, must_refuse, stderr, stdout, wait_for, with};
+use crate::support::{Node, Start, exo, finish, good, known, must_refuse, stderr, stdout, wait_for, wait_united, with};
 use exo_mock_hub::{Faults, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -33,9 +33,7 @@ fn cluster(group: &str, env: impl Fn(&str) -> Vec<(&'static str, String)>) -> Ve
         Node::start(Start { name, group, env, ..Start::default() })
     };
     let nodes: Vec<_> = NAMES.iter().map(start).collect();
-    for node in &nodes {
-        wait_for("one cluster", LONG, || (node.sees().len() == NAMES.len()).then_some(()));
-    }
+    wait_united(&nodes);
     nodes
 }
 

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::support::{Node, Start, exo, finish, known, stderr, stdout, wait_for};
+use crate::support::{Node, Start, exo, finish, known, stderr, stdout, wait_for, wait_united};
 use exo_mock_hub::{Faults, Layer, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -371,9 +371,7 @@ fn a_draft_stays_on_its_commit_until_the_node_starts_again() {
 fn layers_of_a_newer_commit_are_fetched_where_they_are_placed() {
     let hub = hub(64);
     let nodes = ["ann", "bob"].map(|name| Node::start(start(&hub, name, "update-layers")));
-    for node in &nodes {
-        wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united(&nodes);
     let [ann, bob] = &nodes;
     run(ann, &hub, &["place", "hf.co/org/demo-GGUF", "--nodes", "2"]);
     answers(bob, "tiny-Q8_0");

@@ -413,10 +413,17 @@ pub fn cluster_with(group: &str, names: &[&str], flags: &[&str]) -> Vec<Node> {
     let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let start = |name: &&str| Node::start(Start { name, group, flags: flags.clone(), ..Start::default() });
     let nodes: Vec<_> = names.iter().map(start).collect();
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == names.len()).then_some(()));
-    }
+    wait_united(&nodes);
     nodes
+}
+
+/// Waits until each of these nodes sees all of them.
+pub fn wait_united<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
+    let nodes: Vec<&Node> = nodes.into_iter().collect();
+    for node in &nodes {
+        let sees_all = || (node.sees().len() == nodes.len()).then_some(());
+        wait_for("one cluster", Duration::from_secs(90), sees_all);
+    }
 }
 
 pub fn gather(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
