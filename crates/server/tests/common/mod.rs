@@ -15,7 +15,7 @@ use exo_api::{
     HubLoginRequest, HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest,
     InviteView, JoinRequest, JoinedView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole,
     MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
-    PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery,
+    PullRequest, PullState, PullView, ReplanRequest, ReplanView, RepoView, SeriesQuery,
     SeriesView, Severity, SignOfLife, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece,
     TokenizerInfo, TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
 };
