@@ -67,8 +67,7 @@ fn answers(node: &mut Node) -> (String, String) {
     let device = device(node);
     let id = device["id"].as_str().unwrap().to_owned();
     assert_eq!(node.place("demo", 1)["stages"][0]["device"], id.as_str());
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(node);
     node.assert_running();
     (id, device["support_reason"].as_str().unwrap().to_owned())
 }
@@ -440,8 +439,7 @@ fn every_card_that_may_be_used_is_and_the_processor_takes_what_they_do_not_hold(
     assert_eq!(ids(&node), ["cuda-0", "cuda-1", "cpu"], "{}", node.log());
     let instance = node.place("demo", 1);
     assert_eq!(instance["stages"][0]["device"], "cpu", "{instance:#}");
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(&node);
 }
 
 /// From the start of a node to its API, so many cards open and verified, and what it logged of each phase of
@@ -538,8 +536,7 @@ fn beside_a_card_that_shares_its_memory_the_processor_is_no_device_of_its_own() 
     let mut node = start(folder.path(), &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cuda-1"], "its memory would count twice");
     node.place("demo", 1);
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(&node);
     node.assert_running();
 }
 
@@ -555,8 +552,7 @@ fn a_driver_that_aborts_while_a_shard_loads_is_tried_a_few_times_and_then_the_pr
         let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
         (instance["state"]["kind"] == "ready" && instance["stages"][0]["device"] == "cpu").then_some(())
     });
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(&node);
     let card = wait_for("the quarantine", SOON, || {
         Some(device(&node)).filter(|device| device["state"] == "quarantined")
     });
@@ -590,13 +586,8 @@ fn a_card_that_loses_its_work_is_used_again_beside_the_processor() {
     let placement = node.get("/exo/v1/cluster")["instances"][0]["placement"].clone();
     let worker = workers_of(node.pid())[0].to_string();
     assert!(Command::new("kill").args(["-KILL", &worker]).status().unwrap().success());
-    let instance = wait_for("the model placed again", SOON, || {
-        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
-        let is_another = instance["placement"] != placement;
-        (is_another && instance["state"]["kind"] == "ready").then_some(instance)
-    });
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{instance:#}\n{}", node.log());
+    support::comes_back(&node, &placement);
+    support::answers(&node);
     wait_for("the card to be used again", SOON, || (device(&node)["state"] == "usable").then_some(()));
     assert_eq!(ids(&node), ["cuda-0", "cpu"]);
     node.assert_running();

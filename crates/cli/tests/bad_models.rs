@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::support::{Node, demo_gguf, good, known, stderr, stdout};
+use crate::support::{self, Node, demo_gguf, good, known, stderr, stdout};
 
 /// Adds the file, expects a refusal with these words, and an answer from the node afterwards.
 fn refused(node: &Node, path: &Path, words: &[&str]) {
@@ -14,8 +14,7 @@ fn refused(node: &Node, path: &Path, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "no `{word}` in: {text}");
     }
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "the node goes on");
+    support::answers(node);
 }
 
 #[test]
@@ -71,8 +70,7 @@ fn a_flipped_bit_anywhere_in_the_header_never_ends_the_node() {
         refusals += usize::from(answer.status == 400);
     }
     assert!(refusals > 0, "some of these bits matter");
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "the node goes on");
+    support::answers(&node);
 }
 
 #[test]
