@@ -42,12 +42,7 @@ fn a_shard_stays_on_its_card_where_another_is_lost_and_a_worker_that_hangs_is_re
             send("-STOP", before); // it cannot say that it has forgotten its sequences, nor end by itself
         }
         send("-KILL", worker(&two));
-        let placement = instance["placement"].clone();
-        instance = wait_for("the next placement", SOON, || {
-            let instance = one.get("/exo/v1/cluster")["instances"][0].clone();
-            let is_next = instance["placement"] != placement && instance["state"]["kind"] == "ready";
-            is_next.then_some(instance)
-        });
+        instance = support::comes_back(&one, &instance["placement"]);
         assert_eq!(instance["stages"].as_array().unwrap().len(), 2, "{instance:#}");
         assert_eq!(worker(&one) != before, is_stopped, "a worker that answers stays");
         assert_eq!(support::is_alive(before), !is_stopped);

@@ -212,14 +212,13 @@ fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
     support::another_model(&path);
     let added = node.exo(&["models", "add", path.to_str().unwrap()]);
     assert!(added.status.success() && stdout(&added).contains("added mine"), "{}", stderr(&added));
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("mine", prompt).text(), answer);
+    support::answers_as(&node, "mine");
     must_refuse(node.exo(&["models", "remove", "mine"]), "unload it first");
     assert!(node.exo(&["unload", "mine"]).status.success());
     wait_for("the model to be forgotten", SOON, || {
         node.exo(&["models", "remove", "mine"]).status.success().then_some(())
     });
-    assert_eq!(node.ask("mine", prompt).status, 404);
+    assert_eq!(node.ask("mine", "Hello").status, 404);
     assert!(path.exists(), "a file the user added is the user's");
 }
 

@@ -224,6 +224,5 @@ fn of_a_pulled_model_that_a_disk_has_damaged_the_damaged_chunk_alone_comes_again
     assert_eq!(hub.sent_bytes(), sent);
     assert_eq!(std::fs::read(pulled(&node)).unwrap(), demo_model());
     command(&node, &["place", "tiny-Q8_0"], &hub, None);
-    let (prompt, answer) = &known()[0];
-    assert_eq!(node.ask("tiny-Q8_0", prompt).text(), *answer);
+    support::answers_as(&node, "tiny-Q8_0");
 }

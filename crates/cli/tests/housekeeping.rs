@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Killed, Node, Start, another_model, exo, finish, flat, good, json_of, known, must_refuse, stderr, stdout, wait_for, wait_united};
+use crate::support::{Killed, Node, Start, another_model, answers, exo, finish, flat, good, json_of, must_refuse, stderr, stdout, wait_for, wait_united};
 use crate::update::{command, run};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
@@ -426,13 +426,12 @@ fn what_a_request_loaded_is_unloaded_when_idle_and_the_next_request_wakes_it() {
     let env = vec![("EXO_UNLOAD_IDLE_S", "4".into())];
     let node = Node::start(Start { name: "solo", group: "idle", env, ..Start::default() });
     let instances = || node.get("/exo/v1/cluster")["instances"].as_array().unwrap().len();
-    let (prompt, expected) = &known()[0];
-    assert_eq!(node.ask("demo", prompt).text(), *expected);
+    answers(&node);
     assert_eq!(instances(), 1);
     wait_for("nothing is loaded", LONG, || (instances() == 0).then_some(()));
     let log = node.exo(&["logs"]);
     assert!(stdout(&log).contains("none used it for 4 s"), "{}", stdout(&log));
-    assert_eq!(node.ask("demo", prompt).text(), *expected);
+    answers(&node);
     assert_eq!(instances(), 1);
     // What a person asks for stays, although a request had loaded it.
     good(node.exo(&["place", "demo"]));

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Node, Start, exo, finish, good, known, must_refuse, stderr, stdout, wait_for, wait_united, with};
+use crate::support::{Node, Start, answers_as, exo, finish, good, known, must_refuse, stderr, stdout, wait_for, wait_united, with};
 use exo_mock_hub::{Faults, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -68,8 +68,7 @@ fn stages(node: &Node) -> Vec<(String, u64)> {
 }
 
 fn answers_as_the_whole_model(node: &Node) {
-    let (prompt, answer) = &known()[0];
-    assert_eq!(node.ask("tiny-Q8_0", prompt).text(), *answer);
+    answers_as(node, "tiny-Q8_0");
 }
 
 #[test]

@@ -770,8 +770,14 @@ pub fn comes_back(node: &Node, placement: &Value) -> Value {
 
 /// Has the model answer a prompt as it is known to.
 pub fn answers(node: &Node) {
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    answers_as(node, "demo");
+}
+
+/// Has the model by this name answer as `demo` is known to.
+pub fn answers_as(node: &Node, model: &str) {
+    let (prompt, expected) = &known()[0];
+    let answer = node.ask(model, prompt);
+    assert_eq!((answer.status, &answer.text()), (200, expected), "{model}: {}\n{}", answer.body, node.log());
 }
 
 /// A folder that `on_bus` shows as the devices of the PCI bus.
