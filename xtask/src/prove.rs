@@ -10,7 +10,6 @@ mod concurrent;
 mod constrained;
 mod decode;
 mod freeze;
-mod fresh_clusters;
 mod keys;
 mod kills;
 mod moves;
@@ -30,6 +29,8 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 
 use crate::{run, setup};
+
+const FRESH_CLUSTERS: u32 = 100;
 
 #[derive(Args)]
 pub struct ProveArgs {
@@ -63,7 +64,11 @@ enum Proof {
     Freeze(freeze::Options),
     /// Fresh clusters of three nodes each answer at the moment when the model is ready, whichever member is
     /// asked
-    FreshClusters(fresh_clusters::Options),
+    FreshClusters {
+        /// How many, one after the other
+        #[arg(long, default_value_t = FRESH_CLUSTERS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        clusters: u32,
+    },
     /// Who holds one API key waits at most twice as long beside a hundred connections of another key as
     /// beside one, and is not refused
     #[command(after_help = "Example: cargo xtask prove keys --model qwen3-0.6b-q8_0.gguf")]
@@ -131,13 +136,26 @@ impl Verdict {
     }
 }
 
-/// Three minutes of hostile bodies at a node that may have 1 GiB: the long form of an ordinary test of the
-/// command line.
+/// Three minutes of hostile bodies at a node that may have 1 GiB.
 fn bodies() -> anyhow::Result<Verdict> {
     const TEST: &str =
         "hostile_bodies::a_node_of_1_gib_withstands_three_minutes_of_hostile_bodies_from_sixteen_clients";
-    let program = ["test", "--quiet", "--package", "exo", "--test", "all", "--"];
-    Verdict::of_cargo("bodies", &[&program[..], &["--ignored", "--nocapture", "--exact", TEST]].concat())
+    test_of_exo("bodies", TEST, None)
+}
+
+/// So many clusters, each of which is asked for the first time when its model is ready.
+fn fresh_clusters(clusters: u32) -> anyhow::Result<Verdict> {
+    const TEST: &str =
+        "first_request::a_request_at_the_moment_of_ready_is_answered_at_once_by_every_kind_of_member";
+    test_of_exo("fresh-clusters", TEST, Some(("EXO_FRESH_CLUSTERS", clusters.to_string())))
+}
+
+/// The long form of an ordinary test of the command line, which keeps the bounds itself.
+fn test_of_exo(what: &str, test: &str, env: Option<(&str, String)>) -> anyhow::Result<Verdict> {
+    let mut cargo = Command::new(run::cargo_program());
+    cargo.args(["test", "--quiet", "--package", "exo", "--test", "all", "--"]);
+    cargo.args(["--include-ignored", "--nocapture", "--exact", test]).envs(env);
+    Ok(Verdict::of_program(what, run::status(&mut cargo)?.success()))
 }
 
 /// What a token costs the machine, measured in a process of its own: it counts what it allocates, and is
@@ -160,7 +178,7 @@ pub fn run(ProveArgs { proof, exo }: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::Choice(options)) => vec![choice::prove(&exo()?, &options)?],
         Some(Proof::Constrained) => constrained::prove()?,
         Some(Proof::Freeze(options)) => freeze::prove(&exo()?, &options)?,
-        Some(Proof::FreshClusters(options)) => vec![fresh_clusters::prove(&exo()?, &options)?],
+        Some(Proof::FreshClusters { clusters }) => vec![fresh_clusters(clusters)?],
         Some(Proof::Keys(options)) => vec![keys::prove(&exo()?, &options)?],
         Some(Proof::Kills(options)) => kills::prove(&exo()?, &options)?,
         Some(Proof::Moves(options)) => moves::prove(&exo()?, &options)?,
@@ -175,8 +193,7 @@ pub fn run(ProveArgs { proof, exo }: ProveArgs) -> anyhow::Result<()> {
         Some(Proof::TokenCost) => vec![token_cost()?],
         None => {
             eprintln!("of all proofs the short ones; the others are named: see `cargo xtask prove --help`");
-            let options = fresh_clusters::Options::default();
-            vec![token_cost()?, bodies()?, fresh_clusters::prove(&exo()?, &options)?]
+            vec![token_cost()?, bodies()?, fresh_clusters(FRESH_CLUSTERS)?]
         }
     };
     for verdict in &verdicts {

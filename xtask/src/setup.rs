@@ -159,7 +159,7 @@ fn apt_install(names: &[&str]) -> anyhow::Result<()> {
 }
 
 /// Packages that the API tests run.
-const TEST_PACKAGES: &str = "crates/server/tests/requirements.txt";
+const TEST_PACKAGES: &str = "crates/cli/tests/requirements.txt";
 
 fn python_packages() -> anyhow::Result<()> {
     python(Path::new(".venv"), &run::read(TEST_PACKAGES)?, &["-r", TEST_PACKAGES]).map(drop)

@@ -10,10 +10,11 @@ pub const SILENCE_S_MAX: u64 = 7 * 24 * 3600;
 pub(crate) const NOT_FOR_VIEWERS: [&str; 2] = ["join_waiting", "other_cluster"];
 
 /// How much an alert matters.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Somebody may want to act.
+    #[default]
     Info,
     /// Something is worse than it could be.
     Warning,
@@ -33,7 +34,7 @@ impl Severity {
 }
 
 /// One alert.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct AlertView {
     /// Names it while it lasts: the rule, and what is affected.
     pub id: String,

@@ -492,7 +492,7 @@ impl StepTimesView {
 }
 
 /// The end of a request.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Summary {
     /// Tokens that the request took.
     pub usage: Usage,

@@ -40,6 +40,8 @@ mod spelling;
 pub mod summary;
 pub mod table;
 pub mod telemetry;
+#[cfg(test)]
+mod testing;
 pub mod tokens;
 mod tool_lists;
 pub mod tools;

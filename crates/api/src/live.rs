@@ -659,14 +659,10 @@ mod tests {
             severity: crate::Severity::Warning,
             since_unix_s,
             resolved_unix_s,
-            silenced_until_unix_s: None,
-            node: None,
-            device: None,
-            instance: None,
             subject: "a".to_owned(),
             text: "9 GiB".to_owned(),
             what_to_do: "make room".to_owned(),
-            runbook: String::new(),
+            ..AlertView::default()
         }
     }
 

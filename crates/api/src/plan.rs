@@ -51,7 +51,7 @@ pub struct PlanQuery {
 }
 
 /// A plan: what every device would get, and why.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct PlanView {
     /// Name of the model.
     pub model: String,
@@ -266,7 +266,7 @@ pub struct ReplanRequest {
 }
 
 /// Whether an instance should be elsewhere: what that gains, and what it costs.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct ReplanView {
     /// Id of the instance.
     pub instance: String,
@@ -292,10 +292,11 @@ pub struct ReplanView {
 }
 
 /// What comes of asking again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplanDecision {
     /// The instance stays where it is.
+    #[default]
     Keep,
     /// The instance would be moved, and was not because only the answer was asked for.
     WouldMove,

@@ -163,7 +163,7 @@ pub struct MemoryView {
 }
 
 /// Measurements of one link, by the node at its end.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct LinkTelemetryView {
     /// Id of the node at the other end.
     pub peer: String,

@@ -51,7 +51,7 @@ pub struct ClusterView {
 }
 
 /// A request of a client of the node that answers, one for each choice. Never its text.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct RequestView {
     /// The request's id, as in `x-request-id`.
     pub id: String,
@@ -81,10 +81,11 @@ pub struct RequestView {
 }
 
 /// What a request does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestPhase {
     /// Waits for its model, a link or its turn.
+    #[default]
     Queued,
     /// The prompt is read, and after an interruption what was answered.
     Prefill,
@@ -95,7 +96,7 @@ pub enum RequestPhase {
 }
 
 /// A request of a client of the node that answers that has ended. Never its text.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct RecentRequestView {
     /// The request's id, as in `x-request-id`.
     pub id: String,
@@ -480,7 +481,7 @@ pub struct LossView {
 }
 
 /// A model that is placed.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct InstanceView {
     /// Instance id, like `i1a`.
     pub id: String,
@@ -592,10 +593,11 @@ pub struct TermOffView {
 }
 
 /// State of an instance.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum InstanceState {
     /// The plan is being made or agreed.
+    #[default]
     Placing,
     /// Stages read or fetch their tensors.
     Loading {
@@ -640,7 +642,7 @@ pub enum MovingView {
 }
 
 /// One stage of an instance.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct StageView {
     /// Id of the stage's node.
     pub node: String,

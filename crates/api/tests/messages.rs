@@ -1,25 +1,15 @@
 //! Which requests to `/v1/messages` pass, what they come to, and what is said of those that do not.
 
-use std::time::Duration;
+mod common;
 
+use common::{context, shown, table, with};
 use exo_api::anthropic::MessagesRequest;
-use exo_api::{BadParam, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestContext};
-use exo_types::{Principal, RequestId};
+use exo_api::{BadParam, ChatMessage, GenerateRequest, Prompt, Reasoning};
 use serde_json::{Value, json};
 
 fn ask(extra: Value) -> Result<GenerateRequest, BadParam> {
-    let mut body = json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
-    for (name, value) in extra.as_object().expect("the case is an object") {
-        body[name] = value.clone();
-    }
-    let context = RequestContext {
-        request: RequestId(1),
-        principal: Principal::LOCAL,
-        seed: 99,
-        queue_wait_max: Duration::from_secs(120),
-        leaves_out_hosted_tools: false,
-    };
-    MessagesRequest::parse(body)?.into_generate(context)
+    let body = json!({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]});
+    MessagesRequest::parse(with(body, &extra))?.into_generate(context())
 }
 
 fn conversation(extra: Value) -> Vec<ChatMessage> {
@@ -27,20 +17,6 @@ fn conversation(extra: Value) -> Vec<ChatMessage> {
         Some(Prompt::Chat { messages }) => messages,
         other => panic!("{other:?}"),
     }
-}
-
-/// One line per message: role, content, and what else it has.
-fn shown(messages: &[ChatMessage]) -> String {
-    let line = |m: &ChatMessage| {
-        let calls: Vec<String> = m
-            .tool_calls
-            .iter()
-            .map(|call| format!("{}({})#{}", call.function.name, call.function.arguments, call.id))
-            .collect();
-        let parts = [m.name.clone(), m.reasoning_content.clone(), m.tool_call_id.clone()];
-        format!("{}: {:?} {:?} {calls:?}\n", m.role, m.content, parts.map(Option::unwrap_or_default))
-    };
-    messages.iter().map(line).collect()
 }
 
 #[test]
@@ -121,17 +97,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         json!({"diagnostics": {"previous_message_id": null}}),
         json!({"tools": [{"name": "x".repeat(129), "input_schema": {}}]}),
     ];
-    let lines: String = cases
-        .into_iter()
-        .map(|case| {
-            let line = match ask(case.clone()) {
-                Ok(_) => "ok".to_owned(),
-                Err(e) => format!("{} | {} | {e}", e.kind.code(), e.param),
-            };
-            format!("{case}\n    {line}\n")
-        })
-        .collect();
-    insta::assert_snapshot!(lines);
+    insta::assert_snapshot!(table(&cases, |case| ask(case.clone())));
 }
 
 #[test]

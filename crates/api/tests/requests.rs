@@ -1,21 +1,11 @@
 //! Which requests pass, and what is said of those that do not.
 
-use std::time::Duration;
+mod common;
 
+use common::{context, table};
 use exo_api::openai::{ChatRequest, CompletionRequest};
-use exo_api::{BadParam, GenerateRequest, Prompt, RequestContext};
-use exo_types::{Principal, RequestId};
+use exo_api::{BadParam, GenerateRequest, Prompt};
 use serde_json::{Value, json};
-
-fn context() -> RequestContext {
-    RequestContext {
-        request: RequestId(1),
-        principal: Principal::LOCAL,
-        seed: 99,
-        queue_wait_max: Duration::from_secs(120),
-        leaves_out_hosted_tools: false,
-    }
-}
 
 fn chat(body: Value) -> Result<GenerateRequest, BadParam> {
     ChatRequest::parse(body)?.into_generate(context())
@@ -26,12 +16,8 @@ fn completion(body: Value) -> Result<GenerateRequest, BadParam> {
 }
 
 /// A minimal request with the fields of `extra` over it.
-fn with(mut base: Value, extra: &str) -> Value {
-    let extra: Value = serde_json::from_str(extra).expect("the case is JSON");
-    for (key, value) in extra.as_object().expect("the case is an object") {
-        base[key] = value.clone();
-    }
-    base
+fn with(base: Value, extra: &str) -> Value {
+    common::with(base, &serde_json::from_str(extra).expect("the case is JSON"))
 }
 
 fn base_chat(extra: &str) -> Value {
@@ -40,18 +26,6 @@ fn base_chat(extra: &str) -> Value {
 
 fn base_completion(extra: &str) -> Value {
     with(json!({"model": "m", "prompt": "hi"}), extra)
-}
-
-fn verdict(result: Result<GenerateRequest, BadParam>) -> String {
-    match result {
-        Ok(_) => "ok".to_owned(),
-        Err(e) => format!("{} | {} | {e}", e.kind.code(), e.param),
-    }
-}
-
-/// One line per case: the extra fields and what becomes of them.
-fn table(cases: &[&str], run: impl Fn(&str) -> Result<GenerateRequest, BadParam>) -> String {
-    cases.iter().map(|case| format!("{case}\n    {}\n", verdict(run(case)))).collect()
 }
 
 #[test]

@@ -1,42 +1,16 @@
 //! Which requests to `/v1/responses` pass, what they come to, and what is said of those that do not.
 
-use std::time::Duration;
+mod common;
 
+use common::{context, shown, table, with};
 use exo_api::responses::ResponsesRequest;
-use exo_api::{BadParam, ChatMessage, GenerateRequest, Prompt, Reasoning, RequestContext};
-use exo_types::{Principal, RequestId};
+use exo_api::{BadParam, GenerateRequest, Prompt, Reasoning};
 use serde_json::{Value, json};
 
 fn ask(extra: Value) -> Result<GenerateRequest, BadParam> {
-    let mut body = json!({"model": "m", "input": "hi"});
-    for (name, value) in extra.as_object().expect("the case is an object") {
-        body[name] = value.clone();
-    }
-    let context = RequestContext {
-        request: RequestId(1),
-        principal: Principal::LOCAL,
-        seed: 99,
-        queue_wait_max: Duration::from_secs(120),
-        leaves_out_hosted_tools: false,
-    };
-    let mut asked = ResponsesRequest::parse(body)?;
+    let mut asked = ResponsesRequest::parse(with(json!({"model": "m", "input": "hi"}), &extra))?;
     let conversation = asked.conversation(Vec::new())?;
-    asked.into_generate(conversation, context)
-}
-
-/// One line per message: role, content, and what else it has.
-fn shown(extra: Value) -> String {
-    let mut prompts = ask(extra).expect("it passes").prompts;
-    let Some(Prompt::Chat { messages }) = prompts.pop() else { panic!("no conversation") };
-    let line = |m: &ChatMessage| {
-        let call = |call: &exo_api::ToolCall| {
-            format!("{}({})#{}", call.function.name, call.function.arguments, call.id)
-        };
-        let calls: Vec<String> = m.tool_calls.iter().map(call).collect();
-        let parts = [m.name.clone(), m.reasoning_content.clone(), m.tool_call_id.clone()];
-        format!("{}: {:?} {:?} {calls:?}\n", m.role, m.content, parts.map(Option::unwrap_or_default))
-    };
-    messages.iter().map(line).collect()
+    asked.into_generate(conversation, context())
 }
 
 #[test]
@@ -56,7 +30,9 @@ fn items_become_a_neutral_conversation() {
         {"role": "assistant", "content": "Sun."},
         {"role": "user", "content": "And?"},
     ]});
-    insta::assert_snapshot!(shown(items), @r#"
+    let mut prompts = ask(items).expect("it passes").prompts;
+    let Some(Prompt::Chat { messages }) = prompts.pop() else { panic!("no conversation") };
+    insta::assert_snapshot!(shown(&messages), @r#"
     system: "Be brief." ["", "", ""] []
     system: "Be kind." ["", "", ""] []
     user: "The \nweather?" ["", "", ""] []
@@ -103,17 +79,7 @@ fn what_is_not_honoured_is_refused_by_name() {
         json!({"input": [{"role": "user", "content": []}]}),
         json!({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "x"}]}),
     ];
-    let lines: String = cases
-        .into_iter()
-        .map(|case| {
-            let line = match ask(case.clone()) {
-                Ok(_) => "ok".to_owned(),
-                Err(e) => format!("{} | {} | {e}", e.kind.code(), e.param),
-            };
-            format!("{case}\n    {line}\n")
-        })
-        .collect();
-    insta::assert_snapshot!(lines);
+    insta::assert_snapshot!(table(&cases, |case| ask(case.clone())));
 }
 
 #[test]

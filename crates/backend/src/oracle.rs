@@ -26,15 +26,21 @@ use crate::{Activations, Device, OpKind, Support};
 
 const NOT_SUPPORTED: &str = "the device does not support it";
 
+/// What a case takes and allows.
+struct CaseFacts {
+    /// What the device must support for it.
+    op: OpKind,
+    dtype: Option<DType>,
+    rows: usize,
+    /// The most normalised mean square error allowed against the formula of what the device says it computes.
+    nmse_max: f64,
+}
+
 /// A few rows of one op.
 trait Case {
     /// The op, its shape and what is special about it.
     fn name(&self) -> String;
-    /// What the device must support for it.
-    fn needs(&self) -> (OpKind, Option<DType>);
-    /// The most normalised mean square error allowed against the formula of what the device says it computes.
-    fn nmse_max(&self) -> f64;
-    fn rows(&self) -> usize;
+    fn facts(&self) -> CaseFacts;
     /// Results of these rows, in this order, run as one step.
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError>;
     /// The formula, for every row.
@@ -73,13 +79,13 @@ pub fn run(device: &dyn Device) -> Report {
 pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
     let mut report = Report::default();
     for case in cases() {
-        let (op, dtype) = case.needs();
+        let CaseFacts { op, dtype, rows, .. } = case.facts();
         if a.supports_op(op, dtype) == Support::Unsupported {
             report.push(case.name(), CaseOutcome::Skipped { why: NOT_SUPPORTED.to_owned() });
             continue;
         }
         let compare = || -> Result<(), CaseError> {
-            let all: Vec<usize> = (0..case.rows()).collect();
+            let all: Vec<usize> = (0..rows).collect();
             let (first, second) = (case.run(&mut Rig::new(a)?, &all)?, case.run(&mut Rig::new(b)?, &all)?);
             compare_bits("on the other device", &first, &second)
         };
@@ -89,11 +95,11 @@ pub fn same_bits(a: &dyn Device, b: &dyn Device) -> Report {
 }
 
 fn check(case: &dyn Case, device: &dyn Device) -> CaseOutcome {
-    let (op, dtype) = case.needs();
+    let CaseFacts { op, dtype, rows, nmse_max } = case.facts();
     if device.supports_op(op, dtype) == Support::Unsupported {
         return CaseOutcome::Skipped { why: NOT_SUPPORTED.to_owned() };
     }
-    let all: Vec<usize> = (0..case.rows()).collect();
+    let all: Vec<usize> = (0..rows).collect();
     let whole = match Rig::new(device).and_then(|mut rig| case.run(&mut rig, &all)) {
         Ok(whole) => whole,
         Err(trouble) => return CaseOutcome::Failed { what: trouble.to_string() },
@@ -101,8 +107,8 @@ fn check(case: &dyn Case, device: &dyn Device) -> CaseOutcome {
     // A device that rounds is held to the rounded formula as tightly as others are to the exact one: no error
     // of a kernel hides behind the rounding.
     let formulas = match case.rounded(device) {
-        None => vec![(case.exact(), case.nmse_max())],
-        Some((rounded, how)) => vec![(rounded, case.nmse_max()), (case.exact(), how.nmse_max())],
+        None => vec![(case.exact(), nmse_max)],
+        Some((rounded, how)) => vec![(rounded, nmse_max), (case.exact(), how.nmse_max())],
     };
     for (formula, nmse_max) in formulas {
         assert!(formula.len() == whole.len(), "the case {} disagrees with itself", case.name());
@@ -116,7 +122,7 @@ fn check(case: &dyn Case, device: &dyn Device) -> CaseOutcome {
 
 /// Each row alone, all in reverse, and the first third apart from the rest.
 fn check_splits(case: &dyn Case, rig: &mut Rig<'_>, whole: &[f32]) -> Result<(), CaseError> {
-    let rows = case.rows();
+    let CaseFacts { rows, .. } = case.facts();
     let width = whole.len() / rows;
     let mut splits: Vec<(String, Vec<usize>)> =
         (0..rows).map(|r| (format!("row {r} alone"), vec![r])).collect();

@@ -11,22 +11,7 @@ pub struct Shape {
 }
 
 const fn llama(name: &'static str, tied: bool, numbers: [u32; 7]) -> Shape {
-    let [layers, hidden, ffn, heads, kv_heads, head_dim, vocab] = numbers;
-    let numbers = ModelNumbers {
-        architecture: Architecture::Llama,
-        layers,
-        hidden,
-        ffn,
-        heads,
-        kv_heads,
-        head_dim,
-        vocab,
-        tied,
-        rope_theta: 500_000.0,
-        context_tokens_max: 131_072,
-        experts: None,
-    };
-    Shape { name, numbers }
+    Shape { name, numbers: ModelNumbers::llama(numbers, tied) }
 }
 
 const fn qwen3(name: &'static str, tied: bool, numbers: [u32; 7]) -> Shape {

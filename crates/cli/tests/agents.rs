@@ -6,18 +6,10 @@
 use std::io::Read;
 use std::time::{Duration, Instant};
 
-use crate::support::{Node, Start, TOOL_TEMPLATE, Zeros, wait_for, zeros};
+use crate::support::{Node, Start, TOOL_TEMPLATE, Zeros, with};
 use serde_json::{Value, json};
 
-const MODEL: Zeros = Zeros {
-    context: 65_536,
-    layers: 1,
-    hidden: 64,
-    ffn: 64,
-    heads: 1,
-    template: Some(TOOL_TEMPLATE),
-    more_tokens: &[],
-};
+const MODEL: Zeros = Zeros { context: 65_536, template: Some(TOOL_TEMPLATE), ..Zeros::SMALL };
 const TOOLS: usize = 48;
 const ROUNDS: usize = 24;
 /// The whole of the first round: on an idle machine it takes a few seconds.
@@ -25,18 +17,9 @@ const ROUND_MAX: Duration = Duration::from_secs(100);
 const CACHE: &str = "ephemeral";
 
 fn node(folder: &std::path::Path) -> Node {
-    let path = folder.join("agent.gguf");
-    zeros(&path, &MODEL);
-    let flags = vec!["--no-discovery".to_owned()];
-    let node = Node::start(Start { name: "agents", group: "agents", flags, ..Start::default() });
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "agent"}));
-    assert_eq!(added.status, 200, "{}", added.body);
-    let placed = node.post("/exo/v1/instances", &json!({"model": "agent", "context_tokens": MODEL.context}));
-    assert_eq!(placed.status, 200, "{}", placed.body);
-    let id = placed.json()["id"].as_str().unwrap().to_owned();
-    wait_for("the instance to serve", Duration::from_secs(60), || {
-        (node.instance(&id)?["state"]["kind"] == "ready").then_some(())
-    });
+    let node = Node::start(Start::alone("agents", &[]));
+    node.add_zeros(folder, "agent", &MODEL);
+    node.place_as(&json!({"model": "agent", "context_tokens": MODEL.context}), Duration::from_secs(60));
     node
 }
 
@@ -90,7 +73,7 @@ fn conversation() -> Vec<Value> {
 }
 
 fn body(messages: &[Value], more: Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "agent", "max_tokens": 400, "temperature": 1, "seed": 3, "stream": true,
         "metadata": {"user_id": "user_0_account_0_session_0"},
         "system": [
@@ -100,8 +83,7 @@ fn body(messages: &[Value], more: Value) -> Value {
         "tools": (0..TOOLS).map(tool).collect::<Vec<_>>(),
         "messages": messages,
     });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
+    with(body, more)
 }
 
 /// The events of a round, and how long it took.

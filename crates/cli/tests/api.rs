@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Node, finish, known, python, skip, stderr, stdout};
+use crate::support::{self, Node, finish, known, must_refuse, python, skip, stderr, stdout};
 use serde_json::json;
 
 #[test]
@@ -118,8 +118,7 @@ fn thirty_two_streams_run_at_once_each_with_the_text_it_has_alone() {
         })
     };
     let alone = |i| {
-        let answer = node.post("/v1/completions", &body(i, false));
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = node.post("/v1/completions", &body(i, false)).good();
         answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
     };
     let expected: Vec<String> = (0..32).map(alone).collect();
@@ -144,7 +143,7 @@ fn thirty_two_streams_run_at_once_each_with_the_text_it_has_alone() {
 fn the_openai_package_works_against_a_real_node() {
     const TEST: &str = "the_openai_package_works_against_a_real_node";
     let node = Node::alone();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/openai_client.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/openai_client.py");
     let url = format!("http://{}/v1", node.address);
     let mut command = Command::new(python());
     // A proxy of the environment must not stand between the two.
@@ -165,9 +164,8 @@ fn the_openai_package_works_against_a_real_node() {
 fn bounds_of_a_request_are_checked_and_named() {
     let node = Node::alone();
     let chat = |more: serde_json::Value| {
-        let mut body = json!({"model": "demo", "messages": [{"role": "user", "content": "What is 47 + 38?"}], "temperature": 0});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        node.post("/v1/chat/completions", &body)
+        let body = json!({"model": "demo", "messages": [{"role": "user", "content": "What is 47 + 38?"}], "temperature": 0});
+        node.post("/v1/chat/completions", &support::with(body, more))
     };
     let none = chat(json!({"max_tokens": 0}));
     assert_eq!(
@@ -187,8 +185,7 @@ fn bounds_of_a_request_are_checked_and_named() {
     let long = node.ask("demo", &"one two three four ".repeat(400));
     assert_eq!((long.status, long.code().as_str()), (400, "context_length_exceeded"), "{}", long.body);
     assert!(long.body.contains("512"), "the message says how long the context is: {}", long.body);
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "and the node goes on");
+    support::answers(&node);
 }
 
 #[test]
@@ -199,8 +196,7 @@ fn a_stop_string_that_is_a_control_token_ends_the_answer() {
     let ask = |stop: serde_json::Value| {
         let mut body = body.clone();
         body["stop"] = stop;
-        let answer = node.post("/v1/completions", &body);
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = node.post("/v1/completions", &body).good();
         let answer = answer.json();
         let choice = &answer["choices"][0];
         assert_eq!(choice["text"], "", "{answer}");
@@ -242,10 +238,5 @@ fn what_fits_nowhere_says_how_many_bytes_are_missing() {
     assert!(message.contains("small"), "it names the node: {message}");
     let asked = node.ask("demo", "Hello");
     assert_eq!((asked.status, asked.code().as_str()), (507, "insufficient_memory"), "{}", asked.body);
-    let shown = node.exo(&["place", "demo"]);
-    assert!(
-        !shown.status.success() && stderr(&shown).contains("hint: start exo on more machines"),
-        "{}",
-        stderr(&shown)
-    );
+    must_refuse(node.exo(&["place", "demo"]), "hint: start exo on more machines");
 }

@@ -12,10 +12,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::emulated;
-use crate::support::{
-    self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, Zeros, exo, finish, flat, icd, known,
-    shared_library, skip, stderr, stdout, wait_for, workers_of, zeros_of,
-};
+use crate::support::{self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, Zeros, exo, finish, flat, good, icd, known, shared_library, skip, stderr, stdout, wait_for, workers_of, zeros_of};
 use exo_types::DType;
 use serde_json::{Value, json};
 
@@ -48,9 +45,8 @@ const SLOW_PROCESSOR: &[&str] = &["--compute-share=10%"];
 
 /// A node that chooses for itself.
 fn start(data: &Path, env: &[(&'static str, OsString)], flags: &[&str]) -> Node {
-    let flags = ["--no-discovery", "--backend", "auto"].iter().chain(flags);
-    let flags = flags.map(|flag| (*flag).to_owned()).collect();
-    Node::start_in(data, Start { name: "solo", group: "auto", flags, env: env.to_vec(), ..Start::default() })
+    let flags = [&["--backend", "auto"], flags].concat();
+    Node::start_in(data, Start { env: env.to_vec(), ..Start::alone("auto", &flags) })
 }
 
 fn devices(node: &Node) -> Vec<Value> {
@@ -71,8 +67,7 @@ fn answers(node: &mut Node) -> (String, String) {
     let device = device(node);
     let id = device["id"].as_str().unwrap().to_owned();
     assert_eq!(node.place("demo", 1)["stages"][0]["device"], id.as_str());
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(node);
     node.assert_running();
     (id, device["support_reason"].as_str().unwrap().to_owned())
 }
@@ -177,8 +172,7 @@ fn a_program_that_plays_a_card_is_not_chosen_and_that_is_said_everywhere() {
     assert_eq!((&rows[0]["chosen"], &rows[1]["chosen"]), (&true.into(), &false.into()), "{rows:?}");
     let reason = rows[1]["reason"].as_str().unwrap();
     drop(node);
-    let flags = ["--no-discovery", "--backend", "vulkan"].map(str::to_owned).to_vec();
-    let named = Start { name: "solo", group: "auto", flags, env, ..Start::default() };
+    let named = Start { env, ..Start::alone("auto", &["--backend", "vulkan"]) };
     let node = Node::start_in(folder.path(), named);
     assert_same_support(&device(&node), &rows[1], "partial");
     assert!(
@@ -193,31 +187,15 @@ fn a_model_that_a_card_has_no_kernels_for_is_refused_before_anything_is_loaded()
         return skip("a_model_that_a_card_has_no_kernels_for", "lavapipe is not installed");
     };
     let folder = tempfile::tempdir().unwrap();
-    let flags = ["--no-discovery", "--backend", "vulkan"].map(str::to_owned).to_vec();
-    let start =
-        Start { name: "solo", group: "kernels", flags, env: drivers(&icd, false), ..Start::default() };
+    let start = Start { env: drivers(&icd, false), ..Start::alone("kernels", &["--backend", "vulkan"]) };
     let node = Node::start_in(&folder.path().join("data"), start);
     assert!(device(&node)["unsupported_types"].as_array().unwrap().contains(&"Q2_K".into()));
     for (name, dtype) in [("half", DType::F16), ("two", DType::Q2_K)] {
         let path = folder.path().join(format!("{name}.gguf"));
-        zeros_of(
-            &path,
-            &Zeros {
-                context: 256,
-                layers: 2,
-                hidden: 256,
-                ffn: 512,
-                heads: 8,
-                template: None,
-                more_tokens: &[],
-            },
-            dtype,
-        );
-        let added = node.post("/exo/v1/models", &json!({"path": path, "name": name}));
-        assert_eq!(added.status, 200, "{}", added.body);
+        zeros_of(&path, &Zeros { layers: 2, hidden: 256, ffn: 512, heads: 8, ..Zeros::SMALL }, dtype);
+        node.post("/exo/v1/models", &json!({"path": path, "name": name})).good();
     }
-    let half = node.exo(&["plan", "half"]);
-    assert!(half.status.success(), "{}", stderr(&half));
+    good(node.exo(&["plan", "half"]));
     for command in ["plan", "place"] {
         let refused = node.exo(&[command, "two"]);
         let said = flat(&stderr(&refused));
@@ -283,8 +261,7 @@ fn a_card_is_chosen_once_it_has_given_the_known_answer() {
     let data = folder.path();
     // No name, no speed, but an answer: the first look, by a command that ends at once.
     let look = ["run", "demo", "Who are you?", "--max-tokens", "1", "--backend", "auto", "--log", "error"];
-    let first = finish(&mut command(&look, data, &env), TRIAL_MAX);
-    assert!(first.status.success(), "{}", stderr(&first));
+    good(finish(&mut command(&look, data, &env), TRIAL_MAX));
     let entry = registry_entry(data);
     assert_eq!((&entry["trial"]["failed"], &entry["trouble"]), (&Value::Null, &Value::Null), "{entry}");
     assert_eq!(entry["trial"]["version"], env!("CARGO_PKG_VERSION"));
@@ -368,15 +345,14 @@ fn a_card_in_quarantine_at_the_start_computes_once_that_has_ended_without_anothe
     let why = processor["support_reason"].as_str().unwrap().to_owned();
     assert!(!why.contains("quarantine"), "the card says it itself: {why}");
     assert_eq!(node.place("demo", 1)["stages"][0]["device"], "cpu");
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(&node);
 
     // Half an hour later, as it were: `--retry` would do it at once.
     write_quarantine(data, 0);
     wait_for("the card to be used", SOON, || (device(&node)["state"] == "usable").then_some(()));
     assert!(node.exo(&["unload", "demo"]).status.success());
     assert_eq!(node.place("demo", 1)["stages"][0]["device"], "cuda-0", "{}", node.log());
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(&node);
     assert_eq!(ids(&node), ["cuda-0", "cpu"], "for what the card does not hold");
 }
 
@@ -462,8 +438,7 @@ fn every_card_that_may_be_used_is_and_the_processor_takes_what_they_do_not_hold(
     assert_eq!(ids(&node), ["cuda-0", "cuda-1", "cpu"], "{}", node.log());
     let instance = node.place("demo", 1);
     assert_eq!(instance["stages"][0]["device"], "cpu", "{instance:#}");
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(&node);
 }
 
 /// From the start of a node to its API, so many cards open and verified, and what it logged of each phase of
@@ -528,8 +503,7 @@ fn a_card_that_computes_wrong_is_left_out_with_what_it_said_until_it_is_asked_ag
     let data = folder.path();
     let wrong = [&*env, &[("EXO_EMULATED_SKIPS", OsString::from("rope"))]].concat();
     let look = ["run", "demo", "What is 47 + 38?", "--temperature", "0", "--backend", "auto"];
-    let first = finish(&mut command(&look, data, &wrong), TRIAL_MAX);
-    assert!(first.status.success(), "{}", stderr(&first));
+    let first = good(finish(&mut command(&look, data, &wrong), TRIAL_MAX));
     assert_eq!(stdout(&first).trim(), known()[0].1, "the processor answered");
     let failed = registry_entry(data)["trial"]["failed"].as_str().unwrap().to_owned();
     assert!(
@@ -561,8 +535,7 @@ fn beside_a_card_that_shares_its_memory_the_processor_is_no_device_of_its_own() 
     let mut node = start(folder.path(), &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cuda-1"], "its memory would count twice");
     node.place("demo", 1);
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(&node);
     node.assert_running();
 }
 
@@ -573,14 +546,12 @@ fn a_driver_that_aborts_while_a_shard_loads_is_tried_a_few_times_and_then_the_pr
     write_registry(folder.path(), 1e15, None);
     let mut node = start(folder.path(), &env, SLOW_PROCESSOR);
     assert_eq!(ids(&node), ["cuda-0", "cpu"]);
-    let placed = node.post("/exo/v1/instances", &json!({"model": "demo"}));
-    assert_eq!(placed.status, 200, "{}", placed.body);
+    node.post("/exo/v1/instances", &json!({"model": "demo"})).good();
     wait_for("the model on the processor", SOON * 2, || {
         let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
         (instance["state"]["kind"] == "ready" && instance["stages"][0]["device"] == "cpu").then_some(())
     });
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    support::answers(&node);
     let card = wait_for("the quarantine", SOON, || {
         Some(device(&node)).filter(|device| device["state"] == "quarantined")
     });
@@ -614,13 +585,8 @@ fn a_card_that_loses_its_work_is_used_again_beside_the_processor() {
     let placement = node.get("/exo/v1/cluster")["instances"][0]["placement"].clone();
     let worker = workers_of(node.pid())[0].to_string();
     assert!(Command::new("kill").args(["-KILL", &worker]).status().unwrap().success());
-    let instance = wait_for("the model placed again", SOON, || {
-        let instance = node.get("/exo/v1/cluster")["instances"][0].clone();
-        let is_another = instance["placement"] != placement;
-        (is_another && instance["state"]["kind"] == "ready").then_some(instance)
-    });
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{instance:#}\n{}", node.log());
+    support::comes_back(&node, &placement);
+    support::answers(&node);
     wait_for("the card to be used again", SOON, || (device(&node)["state"] == "usable").then_some(()));
     assert_eq!(ids(&node), ["cuda-0", "cpu"]);
     node.assert_running();
@@ -635,8 +601,7 @@ fn two_first_starts_at_once_try_a_card_once() {
     let look = ["bench", "demo", "-p", "0", "-n", "1", "-r", "1", "--backend", "auto"];
     let told: Vec<String> = std::thread::scope(|scope| {
         let look = || {
-            let output = finish(&mut command(&look, &data, &env), TRIAL_MAX);
-            assert!(output.status.success(), "{}", stderr(&output));
+            let output = good(finish(&mut command(&look, &data, &env), TRIAL_MAX));
             stderr(&output)
         };
         let both = [scope.spawn(look), scope.spawn(look)];
@@ -740,8 +705,7 @@ fn drivers_that_hang_cost_their_bound_once_until_somebody_asks_again() {
     let hang: &[&str] = if lavapipe().is_some() { &["cuda", "vulkan"] } else { &["cuda"] };
     let data = folder.path().join("data");
     let look = ["run", "demo", "Who are you?", "--max-tokens", "1", "--backend", "auto"];
-    let first = finish(&mut command(&look, &data, &env), TRIAL_MAX);
-    assert!(first.status.success(), "{}", stderr(&first));
+    let first = good(finish(&mut command(&look, &data, &env), TRIAL_MAX));
     for backend in hang {
         let told = format!("the {backend} driver did not answer within 20 s and is not used");
         assert!(stderr(&first).contains(&told), "{}", stderr(&first));

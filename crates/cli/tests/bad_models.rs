@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::support::{Node, demo_gguf, known, stderr, stdout};
+use crate::support::{self, Node, demo_gguf, good, known, stderr, stdout};
 
 /// Adds the file, expects a refusal with these words, and an answer from the node afterwards.
 fn refused(node: &Node, path: &Path, words: &[&str]) {
@@ -14,8 +14,7 @@ fn refused(node: &Node, path: &Path, words: &[&str]) {
     for word in words {
         assert!(text.contains(word), "no `{word}` in: {text}");
     }
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "the node goes on");
+    support::answers(node);
 }
 
 #[test]
@@ -71,8 +70,7 @@ fn a_flipped_bit_anywhere_in_the_header_never_ends_the_node() {
         refusals += usize::from(answer.status == 400);
     }
     assert!(refusals > 0, "some of these bits matter");
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "the node goes on");
+    support::answers(&node);
 }
 
 #[test]
@@ -85,8 +83,7 @@ fn a_file_that_shrinks_while_it_is_used_fails_its_requests_and_not_the_node() {
     let at = bytes.windows(8).position(|w| w == b"exo demo").unwrap();
     bytes[at..at + 8].copy_from_slice(b"exo tiny");
     std::fs::write(&path, bytes).unwrap();
-    let added = node.exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(node.exo(&["models", "add", path.to_str().unwrap()]));
     let (prompt, answer) = &known()[0];
     assert_eq!(&node.ask("shrinks", prompt).text(), answer);
     std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(200_000).unwrap();

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{self, Killed, demo_gguf, exo, finish, run, stderr, stdout, wait_for};
+use crate::support::{self, Killed, demo_gguf, exo, finish, json_of, run, stderr, stdout, wait_for};
 use serde_json::Value;
 
 /// Probes and a debug build included.
@@ -36,9 +36,7 @@ fn every_test_gives_its_samples_beside_what_the_machine_could_do() {
         "--threads",
         "1",
     ];
-    let output = bench(&[&args[..], &["--json"]].concat());
-    assert!(output.status.success(), "{}", stderr(&output));
-    let all: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let all = json_of(bench(&[&args[..], &["--json"]].concat()));
     let tests = all["tests"].as_array().unwrap();
     let names: Vec<_> = tests.iter().map(|t| t["test"].as_str().unwrap()).collect();
     assert_eq!(names, ["pp16", "tg4", "tg4 x2", "pp16 @ d8", "tg4 @ d8", "tg4 x2 @ d8"]);
@@ -146,9 +144,7 @@ fn of_shape(args: &[&str]) -> std::process::Output {
 #[test]
 fn a_shape_is_measured_without_any_file() {
     for (stored, bits) in [("q8_0", 8.5), ("q4_k_m", 4.5), ("f16", 16.0)] {
-        let output = of_shape(&["--type", stored, "--json"]);
-        assert!(output.status.success(), "{}", stderr(&output));
-        let all: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let all = json_of(of_shape(&["--type", stored, "--json"]));
         let number = |name: &str| all["model"][name].as_f64().unwrap();
         assert_eq!(all["model"]["name"], "tiny-qwen3 (random)");
         // The table is the head, too; in the mixes it has more bits than the rest.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use exo_mock_hub::{Faults, MockHub, Repository};
 
-use crate::support::{Node, SOON, Start, demo_gguf, finish, skip, stderr, stdout, wait_for};
+use crate::support::{Node, Start, demo_gguf, finish, good, skip, stderr, stdout, wait_for, wait_united};
 
 /// For one scenario with its browser, on a busy machine.
 const SCENARIO_MAX: Duration = Duration::from_secs(150);
@@ -49,8 +49,7 @@ fn chromium() -> Option<PathBuf> {
 
 /// The link that `exo open` would open.
 fn link(node: &Node) -> String {
-    let printed = node.exo(&["open", "--print"]);
-    assert!(printed.status.success(), "{}", stderr(&printed));
+    let printed = good(node.exo(&["open", "--print"]));
     let link = stdout(&printed).trim().to_owned();
     assert!(link.starts_with(&format!("http://{}/#code=", node.address)), "{link}");
     link
@@ -129,9 +128,7 @@ fn journey(test: &str, look: &'static str) {
         )
     };
     let nodes = [start(NAMES[0]), start(NAMES[1])];
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united(&nodes);
     // Which of the two lets others in is drawn.
     let is_shut = |node: &&Node| node.call("DELETE", "/exo/v1/join_window", None).status == 204;
     let admin = nodes.iter().find(is_shut).expect("one of them is an admin");
@@ -230,8 +227,7 @@ fn no_scenario_on_described_clusters_is_left_out() {
         return skip("no_scenario_on_described_clusters_is_left_out", why);
     }
     let mut node = Command::new("node");
-    let listed = finish(node.args(["e2e/described.mjs", "--list"]).current_dir(dashboard()), SCENARIO_MAX);
-    assert!(listed.status.success(), "{}", stderr(&listed));
+    let listed = good(finish(node.args(["e2e/described.mjs", "--list"]).current_dir(dashboard()), SCENARIO_MAX));
     let text = stdout(&listed);
     let listed: BTreeSet<&str> = text.lines().collect();
     assert_eq!(listed, DESCRIBED.into_iter().flatten().copied().collect());

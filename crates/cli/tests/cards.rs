@@ -10,10 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::emulated;
-use crate::support::{
-    self, Node, SOON, Start, answers, bus, exo, finish, flat, has_mounts, is_alive, long_answer, nvml, plug,
-    rest_of, send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of,
-};
+use crate::support::{self, Node, SOON, Start, answers, bus, exo, finish, flat, has_mounts, is_alive, long_answer, must_refuse, nvml, plug, rest_of, send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of};
 use serde_json::{Value, json};
 
 /// Of an emulated card.
@@ -45,12 +42,7 @@ fn a_shard_stays_on_its_card_where_another_is_lost_and_a_worker_that_hangs_is_re
             send("-STOP", before); // it cannot say that it has forgotten its sequences, nor end by itself
         }
         send("-KILL", worker(&two));
-        let placement = instance["placement"].clone();
-        instance = wait_for("the next placement", SOON, || {
-            let instance = one.get("/exo/v1/cluster")["instances"][0].clone();
-            let is_next = instance["placement"] != placement && instance["state"]["kind"] == "ready";
-            is_next.then_some(instance)
-        });
+        instance = support::comes_back(&one, &instance["placement"]);
         assert_eq!(instance["stages"].as_array().unwrap().len(), 2, "{instance:#}");
         assert_eq!(worker(&one) != before, is_stopped, "a worker that answers stays");
         assert_eq!(support::is_alive(before), !is_stopped);
@@ -313,8 +305,7 @@ fn cards_that_are_named_twice_or_are_not_there_are_refused() {
         let mut command = exo(&["start", "--no-discovery", "--backend", "cuda", "--device", places]);
         command.args(["--api-listen", "127.0.0.1:0", "--listen", "127.0.0.1:0", "--data-dir"]);
         command.arg(folder.path()).env("LD_LIBRARY_PATH", emulated::library());
-        let output = finish(&mut command, SOON);
-        assert!(!output.status.success() && stderr(&output).contains(what), "{}", stderr(&output));
+        must_refuse(finish(&mut command, SOON), what);
     }
 }
 

@@ -7,9 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{
-    self, Node, SOON, Start, exo, finish, flat, is_alive, known, run, skip, stderr, stdout, wait_for,
-};
+use crate::support::{self, Node, SOON, Start, exo, finish, flat, good, is_alive, json_of, known, must_refuse, run, skip, stderr, stdout, wait_for};
 
 #[test]
 fn every_command_has_help_with_an_example() {
@@ -53,8 +51,7 @@ fn a_variable_that_is_misspelt_is_named_where_settings_are_read() {
     let silent = run(&["config"]);
     assert!(!stderr(&silent).contains("not a setting"), "{}", stderr(&silent));
     let env = vec![("EXO_API_LISTN", "127.0.0.1:1".into())];
-    let flags = vec!["--no-discovery".to_owned()];
-    let node = Node::start(Start { name: "solo", group: "misspelt", flags, env, ..Start::default() });
+    let node = Node::start(Start { env, ..Start::alone("misspelt", &[]) });
     wait_for("the warning", SOON, || node.log().contains(wrong).then_some(()));
 }
 
@@ -120,12 +117,7 @@ fn config_shows_where_each_value_comes_from() {
     );
     assert!(!stdout(&output).contains("very-secret"), "a key is not shown");
     std::fs::write(&file, "slotz = 7\n").unwrap();
-    let wrong = run(&["config", "--config", file.to_str().unwrap()]);
-    assert!(
-        !wrong.status.success() && stderr(&wrong).contains("`slotz` is not a setting"),
-        "{}",
-        stderr(&wrong)
-    );
+    must_refuse(run(&["config", "--config", file.to_str().unwrap()]), "`slotz` is not a setting");
 }
 
 #[test]
@@ -197,15 +189,12 @@ fn a_running_node_answers_commands() {
     });
     let models = stdout(&node.exo(&["models"]));
     assert!(models.contains("demo") && models.contains("llama"), "{models}");
-    let unloaded = node.exo(&["unload", "demo"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(node.exo(&["unload", "demo"]));
     let placed = node.exo(&["place", "demo", "--context", "128", "--slots", "2", "--json"]);
     let placed: serde_json::Value = serde_json::from_str(&stdout(&placed)).unwrap();
     assert_eq!((&placed["context_tokens"], &placed["slots"]), (&128.into(), &2.into()));
     let for_scripts = |args: &[&str]| -> serde_json::Value {
-        let output = node.exo(&[args, &["--json"]].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
+        json_of(node.exo(&[args, &["--json"]].concat()))
     };
     let unloaded = serde_json::json!([{"id": placed["id"], "model": "demo", "ended_answers": 0}]);
     assert_eq!(for_scripts(&["unload", "demo"]), unloaded);
@@ -223,15 +212,13 @@ fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
     support::another_model(&path);
     let added = node.exo(&["models", "add", path.to_str().unwrap()]);
     assert!(added.status.success() && stdout(&added).contains("added mine"), "{}", stderr(&added));
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("mine", prompt).text(), answer);
-    let busy = node.exo(&["models", "remove", "mine"]);
-    assert!(!busy.status.success() && stderr(&busy).contains("unload it first"), "{}", stderr(&busy));
+    support::answers_as(&node, "mine");
+    must_refuse(node.exo(&["models", "remove", "mine"]), "unload it first");
     assert!(node.exo(&["unload", "mine"]).status.success());
     wait_for("the model to be forgotten", SOON, || {
         node.exo(&["models", "remove", "mine"]).status.success().then_some(())
     });
-    assert_eq!(node.ask("mine", prompt).status, 404);
+    assert_eq!(node.ask("mine", "Hello").status, 404);
     assert!(path.exists(), "a file the user added is the user's");
 }
 
@@ -312,8 +299,7 @@ fn two_nodes_do_not_share_a_data_folder() {
     );
     assert!(text.contains(&format!("its API at http://{}", node.address)), "{text}");
     assert!(text.contains("hint: ") && text.contains("all commands use that node"), "{text}");
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "the first goes on");
+    support::answers(&node);
 }
 
 #[test]
@@ -395,10 +381,7 @@ fn a_node_ends_cleanly_on_either_signal() {
         assert!(status.success(), "{signal}: {status}\n{}", node.log());
         assert!(began.elapsed() < Duration::from_secs(5), "{signal} took {:?}", began.elapsed());
         assert!(!is_alive(pid) && !node.data_dir.join("api.json").exists());
-        let again = Node::start_in(
-            &node.data_dir,
-            Start { name: "solo", group: "alone", flags: vec!["--no-discovery".into()], ..Start::default() },
-        );
+        let again = Node::start_in(&node.data_dir, Start::alone("alone", &[]));
         let members = again.get("/exo/v1/members");
         assert_eq!(members.as_array().unwrap().len(), 1, "the same cluster as before: {members}");
     }
@@ -411,9 +394,7 @@ fn a_node_is_ready_within_a_second_of_its_start() {
     for _ in 0..3 {
         let folder = tempfile::tempdir().unwrap();
         let began = Instant::now();
-        let start =
-            Start { name: "quick", group: "quick", flags: vec!["--no-discovery".into()], ..Start::default() };
-        let node = Node::start_in(&folder.path().join("data"), start);
+        let node = Node::start_in(&folder.path().join("data"), Start::alone("quick", &[]));
         assert_eq!(node.get("/health")["status"], "ok");
         fastest = fastest.min(began.elapsed());
     }
@@ -494,8 +475,7 @@ fn models_of_another_node_are_shown_with_what_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("another.gguf");
     support::another_model(&path);
-    let added = nodes[0].exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(nodes[0].exo(&["models", "add", path.to_str().unwrap()]));
     let shown = |node: &Node| -> Option<serde_json::Value> {
         let models = node.get("/exo/v1/models");
         let found = models.as_array()?.iter().find(|model| model["name"].as_str() == Some("another"))?;
@@ -565,8 +545,7 @@ fn what_begins_with_a_slash_at_the_prompt_is_a_command_and_nothing_of_it_is_sent
 
 #[test]
 fn a_terminal_is_asked_before_answers_end_and_a_script_is_not() {
-    let flags = ["--no-discovery", "--compute-share", "10%"].map(str::to_owned).to_vec();
-    let node = Node::start(Start { name: "solo", group: "asked", flags, ..Start::default() });
+    let node = Node::start(Start::alone("asked", &["--compute-share", "10%"]));
     let folder = tempfile::tempdir().unwrap();
     let typed = |command: &str, answer: &str| {
         let path = folder.path().join("typed");

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::doors;
-use crate::support::{self, Node, Start, exo, finish, flat, known, stderr, stdout, wait_for};
+use crate::support::{self, Node, Start, exo, finish, flat, good, known, stderr, stdout, wait_for};
 use crate::swarm::{command, demo_model, hub};
 use exo_mock_hub::{MockHub, Repository};
 use redb::ReadableDatabase as _;
@@ -66,8 +66,7 @@ fn a_node_with_a_damaged_journal_starts_and_the_cluster_serves() {
 #[test]
 fn a_data_folder_of_an_older_version_is_refused_by_name_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    let start =
-        Start { name: "old", group: "old", flags: vec!["--no-discovery".to_owned()], ..Start::default() };
+    let start = Start::alone("old", &[]);
     let mut node = Node::start_in(folder.path(), start.clone());
     let id = node.get("/exo/v1/cluster")["cluster"].clone();
     node.kill();
@@ -94,8 +93,7 @@ fn a_data_folder_of_an_older_version_is_refused_by_name_with_what_to_do() {
     drop((format, journal));
 
     // What it says to do.
-    let left = support::run(&["leave", "--yes", "--data-dir", data]);
-    assert!(left.status.success(), "{}", stderr(&left));
+    good(support::run(&["leave", "--yes", "--data-dir", data]));
     let node = Node::start_in(folder.path(), start);
     assert_ne!(node.get("/exo/v1/cluster")["cluster"], id);
 }
@@ -125,8 +123,7 @@ fn of_two_processes_with_one_key_neither_is_used_until_one_ends_and_all_say_so()
     copy.kill();
     wait_for("the one that stays to be used again", PARTED_MAX, || (other.sees().len() == 2).then_some(()));
     // What the copy is told to do: then it is another node, and a code brings it back to the cluster it left.
-    let left = copy.exo(&["leave", "--yes"]);
-    assert!(left.status.success(), "{}", stderr(&left));
+    good(copy.exo(&["leave", "--yes"]));
     let copy = Node::start_in(&copy.data_dir, start("copy"));
     let is_admin = doors::roles(&other)["other"] == "admin";
     doors::join_by_code(&copy, if is_admin { &other } else { &first });
@@ -227,6 +224,5 @@ fn of_a_pulled_model_that_a_disk_has_damaged_the_damaged_chunk_alone_comes_again
     assert_eq!(hub.sent_bytes(), sent);
     assert_eq!(std::fs::read(pulled(&node)).unwrap(), demo_model());
     command(&node, &["place", "tiny-Q8_0"], &hub, None);
-    let (prompt, answer) = &known()[0];
-    assert_eq!(node.ask("tiny-Q8_0", prompt).text(), *answer);
+    support::answers_as(&node, "tiny-Q8_0");
 }

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{self, Killed, exo, finish, is_alive, known, stderr, stdout, wait_for};
+use crate::support::{self, Killed, exo, finish, good, is_alive, known, stderr, stdout, wait_for};
 
 /// What the issue allows.
 const DEMO_MAX: Duration = Duration::from_secs(60);
@@ -25,9 +25,7 @@ fn two_demos_at_once_succeed_unattended_as_clusters_of_their_own_and_show_the_kn
 
 fn a_demo_succeeds() {
     let folder = tempfile::tempdir().unwrap();
-    let output = finish(exo(&["demo"]).env("TMPDIR", folder.path()), DEMO_MAX);
-    let text = stdout(&output);
-    assert!(output.status.success(), "{text}\n{}", stderr(&output));
+    let text = stdout(&good(finish(exo(&["demo"]).env("TMPDIR", folder.path()), DEMO_MAX)));
     for (prompt, answer) in known().into_iter().take(3) {
         assert!(text.contains(&format!("> {prompt}\n{answer}\n")), "{prompt}: {text}");
     }
@@ -42,9 +40,7 @@ fn a_demo_succeeds() {
 
 #[test]
 fn a_user_who_turned_discovery_off_gets_a_demo_without_it() {
-    let output = finish(&mut exo(&["demo", "--no-discovery", "--nodes", "2"]), DEMO_MAX);
-    let text = stdout(&output);
-    assert!(output.status.success(), "{text}\n{}", stderr(&output));
+    let text = stdout(&good(finish(&mut exo(&["demo", "--no-discovery", "--nodes", "2"]), DEMO_MAX)));
     assert!(text.contains("mDNS is off: joining by address") && !text.contains("found each other"), "{text}");
 }
 

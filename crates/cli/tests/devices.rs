@@ -9,10 +9,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::emulated;
-use crate::support::{
-    self, CRASHES, NO_DRIVER, SOON, bus, exo, finish, flat, icd, nvml, on_bus, plug, shared_library, skip,
-    stderr, stdout,
-};
+use crate::support::{self, CRASHES, NO_DRIVER, SOON, bus, exo, finish, flat, good, icd, json_of, nvml, on_bus, plug, shared_library, skip, stderr, stdout};
 use serde_json::Value;
 
 const DEMO_MAX: Duration = Duration::from_secs(90);
@@ -35,9 +32,7 @@ fn in_folder(folder: &Path, args: &[&str]) -> Command {
 }
 
 fn rows_of(command: &mut Command) -> Vec<Value> {
-    let output = finish(command, Duration::from_secs(60));
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).unwrap()
+    json_of(finish(command, Duration::from_secs(60))).as_array().unwrap().clone()
 }
 
 fn has_vulkan(test: &str) -> bool {
@@ -435,9 +430,7 @@ fn emulated_cards_are_shown_with_what_they_can_do() {
 #[test]
 fn a_stage_on_an_emulated_card_and_two_on_the_processor_give_the_text_of_one() {
     let mut command = exo(&["demo", "--mixed", "cuda"]);
-    let output = finish(command.env("LD_LIBRARY_PATH", emulated::library()), DEMO_MAX);
-    let text = stdout(&output);
-    assert!(output.status.success(), "{text}\n{}", stderr(&output));
+    let text = stdout(&good(finish(command.env("LD_LIBRARY_PATH", emulated::library()), DEMO_MAX)));
     assert!(text.contains("cuda-0") && text.contains("checked: split and solo gave the same"), "{text}");
 }
 

@@ -6,17 +6,12 @@ use std::io::Read;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::support::{self, Answer, Node, Start, finish, skip, stderr, stdout, tools_node};
+use crate::support::{self, Answer, Node, Start, Zeros, finish, must_refuse, skip, stdout, tools_node, with};
 use serde_json::{Value, json};
 
 fn weather() -> Value {
     json!({"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
         "required": ["city", "days"], "additionalProperties": false})
-}
-
-fn with(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
 }
 
 fn message(more: Value) -> Value {
@@ -48,8 +43,7 @@ fn check_call(name: &Value, input: &Value) {
 }
 
 fn ok(answer: Answer) -> Value {
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.json()
+    answer.good().json()
 }
 
 #[test]
@@ -459,13 +453,8 @@ fn ollamas_chat_calls_a_tool_and_takes_its_result_back() {
 
 #[test]
 fn a_model_is_placed_with_the_context_that_is_asked_for_and_a_larger_one_is_an_error_with_the_command() {
-    let node = Node::start(Start {
-        name: "solo",
-        group: "contexts",
-        flags: vec!["--no-discovery".to_owned()],
-        env: vec![("EXO_CONTEXT_TOKENS", "64".into())],
-        ..Start::default()
-    });
+    let env = vec![("EXO_CONTEXT_TOKENS", "64".into())];
+    let node = Node::start(Start { env, ..Start::alone("contexts", &[]) });
     let ask = |tokens: u64| {
         let options = json!({"num_ctx": tokens, "num_predict": 1});
         let body = json!({"model": "demo", "prompt": "Hi", "stream": false, "options": options});
@@ -487,11 +476,8 @@ fn a_model_is_placed_with_the_context_that_is_asked_for_and_a_larger_one_is_an_e
 fn a_second_address_of_this_machine_serves_the_same() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let start = |address: &str| Start {
-        name: "solo",
-        group: "second",
-        flags: vec!["--no-discovery".to_owned()],
         env: vec![("EXO_OLLAMA_LISTEN", address.into())],
-        ..Start::default()
+        ..Start::alone("second", &[])
     };
     let mut node = Node::start(start(&free.to_string()));
     let version = node.get("/api/version");
@@ -500,9 +486,7 @@ fn a_second_address_of_this_machine_serves_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let mut far =
         support::exo(&["start", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--data-dir"]);
-    let refused =
-        finish(far.arg(folder.path()).env("EXO_OLLAMA_LISTEN", "0.0.0.0:0"), Duration::from_secs(20));
-    assert!(!refused.status.success() && stderr(&refused).contains("loopback"), "{}", stderr(&refused));
+    must_refuse(finish(far.arg(folder.path()).env("EXO_OLLAMA_LISTEN", "0.0.0.0:0"), Duration::from_secs(20)), "loopback");
 }
 
 /// A line as the dialect's documentation prints it, but for the port and the model.
@@ -654,19 +638,9 @@ fn whole_oldest_turns_go_where_that_is_asked_for_and_the_answer_says_how_many() 
 
 #[test]
 fn a_hole_is_filled_by_a_model_that_has_tokens_for_it() {
-    const FILLS: support::Zeros = support::Zeros {
-        context: 256,
-        layers: 1,
-        hidden: 64,
-        ffn: 64,
-        heads: 1,
-        template: None,
-        more_tokens: &["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"],
-    };
+    let more_tokens = &["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("fills.gguf");
-    support::zeros(&path, &FILLS);
-    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "fills"})).status, 200);
+    node.add_zeros(folder.path(), "fills", &Zeros { more_tokens, ..Zeros::SMALL });
     let shown = ok(node.post("/api/show", &json!({"model": "fills"})));
     assert!(shown["capabilities"].as_array().unwrap().contains(&json!("insert")), "{shown}");
     let count = |text: &str| {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::forged::log_of;
-use crate::support::{self, Killed, Node, SOON, Start, exo, finish, flat, skip, stderr, stdout, wait_for};
+use crate::support::{self, Killed, Node, SOON, Start, exo, finish, flat, good, json_of, must_refuse, skip, stderr, stdout, wait_for, wait_united};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in
 /// `state`.
@@ -152,8 +152,7 @@ fn a_key_counts_on_loopback_as_well_and_commands_need_neither_key_nor_port() {
         let proxied = [(administer.0, &*administer.1), (header, "1.1 proxy")];
         assert_eq!(get("/exo/v1/cluster", &proxied), 403, "{header}");
     }
-    let said = node.exo(&["run", "demo", "Who are you?", "--max-tokens", "4"]);
-    assert!(said.status.success(), "{}", stderr(&said));
+    good(node.exo(&["run", "demo", "Who are you?", "--max-tokens", "4"]));
 
     // The secret of the run before opens nothing.
     assert!(node.signal("-INT").success(), "{}", node.log());
@@ -170,12 +169,7 @@ fn a_command_tells_nothing_to_a_stranger_on_the_port_of_a_node_that_crashed() {
     assert!(published.contains(&node.address), "what it left behind still leads there: {published}");
     let stranger = TcpListener::bind(&node.address).unwrap();
     stranger.set_nonblocking(true).unwrap();
-    let command = node.exo(&["status"]);
-    assert!(
-        !command.status.success() && stderr(&command).contains("no exo node is running"),
-        "{}",
-        stderr(&command)
-    );
+    must_refuse(node.exo(&["status"]), "no exo node is running");
     let knock = stranger.accept();
     assert!(knock.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock), "it was asked");
 }
@@ -219,10 +213,8 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
     };
     let model = folder.path().join("mine.gguf");
     support::another_model(&model);
-    let added = loser.exo(&["models", "add", &model.display().to_string()]);
-    assert!(added.status.success(), "{}", stderr(&added));
-    let removed = stays.exo(&["remove", goes]);
-    assert!(removed.status.success(), "{}", stderr(&removed));
+    good(loser.exo(&["models", "add", &model.display().to_string()]));
+    let removed = good(stays.exo(&["remove", goes]));
     assert!(stdout(&removed).starts_with(&format!("removed {goes} (")), "{}", stdout(&removed));
     wait_for("the word", SOON, || loser.log().contains("removed this node from its cluster").then_some(()));
     assert_eq!(stays.sees(), [if goes == "goes" { "stays" } else { "goes" }]);
@@ -257,8 +249,7 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
     let unasked = leave(&["leave"]);
     assert!(stderr(&unasked).contains("add --yes"), "{}", stderr(&unasked));
     let key = std::fs::read(data_dir.join("node.key")).unwrap();
-    let left = leave(&["leave", "--yes"]);
-    assert!(left.status.success(), "{}", stderr(&left));
+    good(leave(&["leave", "--yes"]));
     let anew = Node::start_in(&data_dir, Start { name: "anew", group: "removed-anew", ..Start::default() });
     assert_ne!(std::fs::read(data_dir.join("node.key")).unwrap(), key);
     assert_eq!(anew.sees(), ["anew"]);
@@ -298,12 +289,9 @@ fn a_node_does_not_go_back_on_sight_to_the_cluster_that_it_left_and_a_code_bring
 
 /// Has a node let in with a code of an admin.
 pub fn join_by_code(node: &Node, admin: &Node) {
-    let invited = admin.exo(&["invite"]);
-    assert!(invited.status.success(), "{}", stderr(&invited));
-    let shown = stdout(&invited);
+    let shown = stdout(&good(admin.exo(&["invite"])));
     let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap();
-    let joined = node.exo(&["join", code]);
-    assert!(joined.status.success(), "{}", stderr(&joined));
+    good(node.exo(&["join", code]));
 }
 
 /// A node and what it is called.
@@ -334,9 +322,7 @@ fn a_node_that_was_removed_while_it_was_away_learns_it_at_its_next_start() {
     let data_dir = worker.data_dir.clone();
     assert!(worker.signal("-INT").success(), "{}", worker.log());
     wait_for("its loss", SOON, || (admin.sees().len() == 1).then_some(()));
-    let removed = admin.exo(&["remove", name, "--json"]);
-    assert!(removed.status.success(), "{}", stderr(&removed));
-    let removed: serde_json::Value = serde_json::from_slice(&removed.stdout).unwrap();
+    let removed = json_of(admin.exo(&["remove", name, "--json"]));
     assert_eq!(removed["name"], name);
     let again = Node::start_in(&data_dir, Start { name, group: "away", ..Start::default() });
     wait_for("the word", SOON, || again.log().contains("removed this node from its cluster").then_some(()));
@@ -346,28 +332,22 @@ fn a_node_that_was_removed_while_it_was_away_learns_it_at_its_next_start() {
 fn only_admins_change_members_and_an_admin_makes_others_admins() {
     let folder = tempfile::tempdir().unwrap();
     let ((admin, its_name), (worker, other_name)) = admin_and_worker(folder.path(), "admins");
-    let refused = worker.exo(&["remove", its_name]);
-    assert!(!refused.status.success() && stderr(&refused).contains("admin"), "{}", stderr(&refused));
-    let refused = worker.exo(&["admin", "add", other_name]);
-    assert!(!refused.status.success(), "{}", stdout(&refused));
-    let last = admin.exo(&["admin", "remove", its_name]);
-    assert!(!last.status.success() && stderr(&last).contains("only admin"), "{}", stderr(&last));
+    must_refuse(worker.exo(&["remove", its_name]), "admin");
+    must_refuse(worker.exo(&["admin", "add", other_name]), "");
+    must_refuse(admin.exo(&["admin", "remove", its_name]), "only admin");
 
     let status = flat(&stdout(&worker.exo(&["status"])));
     assert!(status.contains(&format!("only {its_name} lets machines in")), "{status}");
-    let added = admin.exo(&["admin", "add", other_name]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(admin.exo(&["admin", "add", other_name]));
     wait_for("two admins", SOON, || roles(&worker).values().all(|role| role == "admin").then_some(()));
     assert!(!flat(&stdout(&worker.exo(&["status"]))).contains("lets machines in"));
     // By its id, too, it is told by its name.
     let id = admin.get("/exo/v1/cluster")["self_node"].as_str().unwrap().to_owned();
-    let dismissed = worker.exo(&["admin", "remove", &id]);
-    assert!(dismissed.status.success(), "{}", stderr(&dismissed));
+    let dismissed = good(worker.exo(&["admin", "remove", &id]));
     let says = format!("{its_name} ({}) is no admin any more", &id[..16]);
     assert!(stdout(&dismissed).starts_with(&says), "{}", stdout(&dismissed));
     wait_for("one admin", SOON, || (roles(&admin)[its_name] == "worker").then_some(()));
-    let refused = admin.exo(&["remove", other_name]);
-    assert!(!refused.status.success(), "{}", stdout(&refused));
+    must_refuse(admin.exo(&["remove", other_name]), "");
 }
 
 #[test]
@@ -377,19 +357,12 @@ fn a_code_lets_a_used_node_in_with_the_window_shut_and_a_wrong_one_does_not() {
         Node::start(Start { name, group, flags, ..Start::default() })
     };
     let (inviter, joiner) = (start("inviter", "codes"), start("joiner", "codes"));
-    let invited = inviter.exo(&["invite"]);
-    assert!(invited.status.success(), "{}", stderr(&invited));
-    let shown = stdout(&invited);
+    let shown = stdout(&good(inviter.exo(&["invite"])));
     let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap().to_owned();
     let peer = shown.lines().nth(3).unwrap().trim().split_once("--peer ").unwrap().1.to_owned();
 
     let wrong = if code.starts_with('0') { "111-111-111" } else { "000-000-000" };
-    let refused = joiner.exo(&["join", wrong, "--peer", &peer]);
-    assert!(
-        !refused.status.success() && stderr(&refused).contains("the code is wrong"),
-        "{}",
-        stderr(&refused)
-    );
+    must_refuse(joiner.exo(&["join", wrong, "--peer", &peer]), "the code is wrong");
     let nonsense = joiner.exo(&["join", "12345"]);
     let said = stderr(&nonsense);
     assert!(said.contains("9 digits") && !said.contains("asking"), "nobody is asked with it: {said}");
@@ -426,17 +399,14 @@ fn three_wrong_codes_void_an_invitation_and_the_right_one_is_refused_then() {
     let join = |code: &str| joiner.exo(&["join", code, "--peer", &peer]);
     let wrong = if code.starts_with('0') { "111-111-111" } else { "000-000-000" };
     for _ in 0..3 {
-        let refused = join(wrong);
-        assert!(!refused.status.success() && stderr(&refused).contains("wrong"), "{}", stderr(&refused));
+        must_refuse(join(wrong), "wrong");
     }
-    let late = join(&code);
-    assert!(!late.status.success(), "{}", stdout(&late));
+    must_refuse(join(&code), "");
     assert_eq!((inviter.sees(), joiner.sees()), (vec!["inviter".to_owned()], vec!["joiner".to_owned()]));
     // The next one counts again.
     let shown = stdout(&inviter.exo(&["invite"]));
     let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap().to_owned();
-    let joined = join(&code);
-    assert!(joined.status.success(), "{}", stderr(&joined));
+    good(join(&code));
 }
 
 /// The other half, a command that asks a stranger's socket, is in `stolen_socket.rs`.
@@ -487,8 +457,7 @@ fn a_token_lets_in_as_many_nodes_as_it_says_without_a_terminal() {
     let closed = vec!["--trust".to_owned(), "closed".to_owned()];
     let flags = || closed.clone();
     let inviter = Node::start(Start { name: "inviter", group: "tokens", flags: flags(), ..Start::default() });
-    let invited = inviter.exo(&["invite", "--uses", "2"]);
-    assert!(invited.status.success(), "{}", stderr(&invited));
+    let invited = good(inviter.exo(&["invite", "--uses", "2"]));
     let token = stdout(&invited).lines().nth(1).unwrap().trim().to_owned();
     let start = |name| {
         let env = vec![("EXO_JOIN_TOKEN", token.clone().into())];
@@ -542,15 +511,13 @@ fn a_script_joins_with_a_token_through_pipes() {
     let (inviter, joiner) = (start("inviter"), start("joiner"));
     let invited = inviter.exo(&["invite", "--uses", "1"]);
     let token = stdout(&invited).lines().nth(1).unwrap().trim().to_owned();
-    let joined = joiner.exo(&["join", &token]);
-    assert!(joined.status.success(), "{}", stderr(&joined));
+    let joined = good(joiner.exo(&["join", &token]));
     let (said, noted) = (stdout(&joined), stderr(&joined));
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!((lines.len(), lines[0]), (2, "joined the cluster of inviter"), "{said}");
     assert!(lines[1].starts_with("both machines show these words: "), "{said}");
     assert_eq!(noted, "note: asking the nodes nearby, or those of --peer, with the code\n");
-    let again = joiner.exo(&["join", &token]);
-    assert!(again.status.success(), "{}", stderr(&again));
+    let again = good(joiner.exo(&["join", &token]));
     assert_eq!(stdout(&again), "this node is a member of the cluster of inviter already\n");
     assert_eq!(stderr(&again), "");
     // What goes wrong is an exit status and an error, and nothing on the output.
@@ -592,9 +559,7 @@ fn prompts_and_answers_are_on_no_disk_and_in_no_log() {
         Node::start_in(&folder.path().join(name), Start { name, group: "disk", env, ..Start::default() })
     };
     let nodes = [start("one"), start("two")];
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united(&nodes);
     nodes[0].place("demo", 2);
     let prompt = format!("Tell me a story about {MARK}.");
     let body = serde_json::json!({"model": "demo", "prompt": prompt, "max_tokens": 100, "ignore_eos": true});
@@ -610,13 +575,11 @@ fn prompts_and_answers_are_on_no_disk_and_in_no_log() {
         .read_to_string(&mut streamed)
         .unwrap();
     assert!(streamed.contains("[DONE]"), "{streamed}");
-    let kept = nodes[0].post("/v1/responses", &serde_json::json!({"model": "demo", "input": prompt}));
-    assert_eq!(kept.status, 200, "{}", kept.body);
-    let run = finish(
+    nodes[0].post("/v1/responses", &serde_json::json!({"model": "demo", "input": prompt})).good();
+    good(finish(
         exo(&["run", "demo", &prompt]).arg("--data-dir").arg(&nodes[1].data_dir).env("TMPDIR", &temporary),
         SOON,
-    );
-    assert!(run.status.success(), "{}", stderr(&run));
+    ));
 
     let logs: String = nodes.iter().map(Node::log).collect();
     let mut nodes = nodes;
@@ -690,8 +653,7 @@ fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
     for folder in ["first", "second"] {
         let mut node = start(folder, "twin", &["--no-discovery"]);
         // What a request loads is no use of its own; what a person places is.
-        let placed = node.exo(&["place", "demo"]);
-        assert!(placed.status.success(), "{}", stderr(&placed));
+        good(node.exo(&["place", "demo"]));
         assert!(node.signal("-TERM").success());
     }
     let (first, second) = (start("first", "twin", &[]), start("second", "twin", &[]));
@@ -710,8 +672,7 @@ fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
     }
     let invited = stdout(&first.exo(&["invite"]));
     let code = invited.lines().nth(1).unwrap().trim().trim_start_matches("exo join ").to_owned();
-    let joined = second.exo(&["join", &code]);
-    assert!(joined.status.success(), "{}", stderr(&joined));
+    good(second.exo(&["join", &code]));
     wait_for("one cluster", SOON, || (first.sees().len() == 2 && second.sees().len() == 2).then_some(()));
     wait_for("nothing more to say", SOON, || {
         let says = |node: &Node| node.get("/exo/v1/cluster")["other_clusters"] != json!([]);
@@ -724,13 +685,9 @@ fn two_nodes_that_were_used_before_they_met_name_each_other_and_the_way_out() {
     let view = first.get("/exo/v1/cluster");
     let other = view["nodes"].as_array().unwrap().iter().find(|node| node["is_self"] == false).unwrap();
     let other_name = other["name"].as_str().unwrap();
-    let planned = first.exo(&["plan", "demo", "--pin", &format!("{other_name}/cpu"), "--json"]);
-    assert!(planned.status.success(), "{}", stderr(&planned));
-    let planned: serde_json::Value = serde_json::from_slice(&planned.stdout).unwrap();
+    let planned = json_of(first.exo(&["plan", "demo", "--pin", &format!("{other_name}/cpu"), "--json"]));
     assert!(planned.to_string().contains(other_name), "{planned:#}");
-    let drained = first.exo(&["drain", other_name, "--json"]);
-    assert!(drained.status.success(), "{}", stderr(&drained));
-    let drained: serde_json::Value = serde_json::from_slice(&drained.stdout).unwrap();
+    let drained = json_of(first.exo(&["drain", other_name, "--json"]));
     assert_eq!(drained, json!({"node": other["id"], "name": other_name, "is_drained": true}));
 
     // A new name is followed by the others.

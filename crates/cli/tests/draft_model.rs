@@ -5,22 +5,18 @@
 
 use std::path::PathBuf;
 
-use crate::support::{Node, SOON, Start, exo, finish, known, stderr, wait_for};
+use crate::support::{Node, SOON, Start, exo, finish, known, stderr, wait_for, with};
 use serde_json::{Value, json};
 
 fn node(flags: &[&str]) -> Node {
-    let flags = [&["--no-discovery"], flags].concat().into_iter().map(str::to_owned).collect();
-    Node::start(Start { name: "drafter", group: "draft", flags, ..Start::default() })
+    Node::start(Start::alone("draft", flags))
 }
 
 fn complete(node: &Node, more: Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "demo", "prompt": "Once upon a time there was a", "max_tokens": 200, "ignore_eos": true,
     });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    let answer = node.post("/v1/completions", &body);
-    assert_eq!(answer.status, 200, "{}\n{}", answer.body, node.log());
-    answer.json()
+    node.post("/v1/completions", &with(body, more)).good().json()
 }
 
 /// The built-in model with one token renamed: as large as before, and another vocabulary.
@@ -70,8 +66,7 @@ fn an_answer_goes_on_beyond_what_the_draft_model_can_hold() {
     let config = folder.path().join("exo.toml");
     std::fs::write(&config, "context_tokens = 64\n").unwrap();
     let with = node(&["--draft", "demo", "--config", config.to_str().unwrap()]);
-    let placed = with.post("/exo/v1/instances", &json!({"model": "demo", "context_tokens": 512}));
-    assert_eq!(placed.status, 200, "{}", placed.body);
+    with.post("/exo/v1/instances", &json!({"model": "demo", "context_tokens": 512})).good();
     let guessed = complete(&with, json!({"temperature": 0}));
     let plain = complete(&node(&["--speculate", "off"]), json!({"temperature": 0}));
     assert_eq!(guessed["choices"], plain["choices"]);

@@ -5,7 +5,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{LONG, Node, cluster, long_answer, rest_of, stderr, stdout, stream_until, text_of};
+use crate::support::{LONG, Node, cluster, good, long_answer, rest_of, stderr, stdout, stream_until, text_of};
 use serde_json::Value;
 
 const NAMES: [&str; 3] = ["one", "two", "three"];
@@ -32,8 +32,7 @@ fn a_drained_node_has_no_layers_and_the_answer_goes_on() {
     let (name, driver) = (NAMES[drained], &nodes[driver]);
     let expected = long_answer(driver, LONG);
     let stream = stream_until(driver, LONG, 20);
-    let output = driver.exo(&["drain", name]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = good(driver.exo(&["drain", name]));
     assert!(stdout(&output).contains("has no layers of models"), "{}", stdout(&output));
     assert!(!has_layers(driver, name));
     assert_eq!(text_of(&rest_of(stream)), expected);
@@ -44,8 +43,7 @@ fn a_drained_node_has_no_layers_and_the_answer_goes_on() {
     let refused = driver.exo(&["place", "demo", "--nodes", "3"]);
     assert!(stderr(&refused).contains("3 stages were asked for, 2 are possible"), "{}", stderr(&refused));
     assert!(driver.exo(&["drain", name, "--undo"]).status.success());
-    let placed = driver.exo(&["place", "demo", "--nodes", "3"]);
-    assert!(placed.status.success(), "{}", stderr(&placed));
+    good(driver.exo(&["place", "demo", "--nodes", "3"]));
     let unknown = driver.exo(&["drain", "nobody"]);
     assert!(stderr(&unknown).contains("no member is called `nobody`"), "{}", stderr(&unknown));
 }

@@ -5,12 +5,11 @@
 use std::io::Read;
 use std::time::Duration;
 
-use crate::support::{Answer, Node, Start, cluster, wait_for};
+use crate::support::{Answer, Node, Start, cluster, wait_for, with};
 use serde_json::{Value, json};
 
 fn ok(answer: Answer) -> Value {
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.json()
+    answer.good().json()
 }
 
 fn vectors(node: &Node, input: &Value) -> Vec<Vec<f32>> {
@@ -80,13 +79,8 @@ fn texts_become_vectors_one_by_one_and_together() {
 
 #[test]
 fn a_node_that_is_told_how_to_pool_gives_vectors_to_clients_that_cannot_say_it() {
-    let node = Node::start(Start {
-        name: "pools",
-        group: "pools",
-        flags: vec!["--no-discovery".to_owned()],
-        env: vec![("EXO_EMBEDDING_POOLING", "mean".into())],
-        ..Start::default()
-    });
+    let env = vec![("EXO_EMBEDDING_POOLING", "mean".into())];
+    let node = Node::start(Start { env, ..Start::alone("pools", &[]) });
     let text = "The fox sleeps.";
     let mean = vectors(&node, &json!(text)).remove(0);
     let one = |answer: Answer, at: &str| -> Vec<f32> {
@@ -106,9 +100,8 @@ fn a_node_that_is_told_how_to_pool_gives_vectors_to_clients_that_cannot_say_it()
 fn what_a_model_cannot_give_is_refused_and_a_text_is_cut_only_where_that_is_asked_for() {
     let node = Node::alone();
     let ask = |more: Value| {
-        let mut body = json!({"model": "demo", "input": "The fox", "pooling": "mean"});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        node.post("/v1/embeddings", &body)
+        let body = json!({"model": "demo", "input": "The fox", "pooling": "mean"});
+        node.post("/v1/embeddings", &with(body, more))
     };
     let unsaid = ask(json!({"pooling": null}));
     assert_eq!(refusal(&unsaid), (400, "pooling".to_owned()), "it was made to write text");
@@ -142,10 +135,8 @@ fn a_prompt_is_scored_as_programs_that_compare_answers_ask_for_it() {
     let node = Node::alone();
     let prompt = "Once upon a time the fox";
     let ask = |more: Value| {
-        let mut body =
-            json!({"model": "demo", "prompt": prompt, "echo": true, "logprobs": 2, "temperature": 0});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        ok(node.post("/v1/completions", &body))
+        let body = json!({"model": "demo", "prompt": prompt, "echo": true, "logprobs": 2, "temperature": 0});
+        ok(node.post("/v1/completions", &with(body, more)))
     };
     let scored = ask(json!({"max_tokens": 0}));
     let choice = &scored["choices"][0];

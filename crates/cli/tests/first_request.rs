@@ -73,8 +73,7 @@ fn first_answer(turn: usize) -> Duration {
 
 /// Places the model over all nodes; gives the instance in the moment in which it is ready.
 fn placed(node: &Node) -> Value {
-    let answer = node.post("/exo/v1/instances", &json!({"model": "demo", "nodes_min": NAMES.len()}));
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = node.post("/exo/v1/instances", &json!({"model": "demo", "nodes_min": NAMES.len()})).good();
     let (id, began) = (answer.json()["id"].as_str().unwrap().to_owned(), Instant::now());
     loop {
         let instance = node.instance(&id).unwrap_or_default();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::support::lan::{Host, Lan, group};
-use crate::support::{Killed, SOON, skip, stderr, stdout, wait_for};
+use crate::support::{Killed, SOON, counted, good, skip, stdout, wait_for};
 use exo_machine::joining::{JoinAsk, JoinPurpose};
 use exo_transport::{Endpoint, MemberSet, NodeKey, Options};
 use exo_types::NodeId;
@@ -120,14 +120,11 @@ fn in_a_flood_of_asks(test: &str, (lasting, log_bytes_max): (Duration, usize)) {
     assert!(during.len() < log_bytes_max, "{during}");
     assert!(!during.contains('\x1b') && !during.contains('\u{202E}'), "{during:?}");
 
-    let invited = first.exo(&["invite"]);
-    assert!(invited.status.success(), "{}", stderr(&invited));
-    let shown = stdout(&invited);
+    let shown = stdout(&good(first.exo(&["invite"])));
     let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap().to_owned();
     let began = Instant::now();
     let peer = format!("{}:{PORT}", lan.address(0));
-    let joined = second.exo(&["join", &code, "--peer", &peer]);
-    assert!(joined.status.success(), "{}", stderr(&joined));
+    good(second.exo(&["join", &code, "--peer", &peer]));
     wait_for("one cluster", JOINS_WITHIN, || (first.alive() == 2).then_some(()));
     println!("joined by code after {:?}", began.elapsed());
     assert!(began.elapsed() < JOINS_WITHIN, "{:?}", began.elapsed());
@@ -135,9 +132,7 @@ fn in_a_flood_of_asks(test: &str, (lasting, log_bytes_max): (Duration, usize)) {
 
 fn resident_bytes(host: &Host) -> u64 {
     // `ip netns exec` has become the node.
-    let status = std::fs::read_to_string(format!("/proc/{}/status", host.node.0.id())).unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    counted(host.node.0.id(), "status", "VmRSS") << 10
 }
 
 /// The part of the host that floods; does nothing unless a test above started it.

@@ -18,7 +18,7 @@ use exo_trust::{Act, Entry, EntryId, Statement, TrustLog};
 use exo_types::{Epoch, NodeId, Transport};
 
 use crate::doors::{admin_and_worker, roles};
-use crate::support::{Node, SOON, stderr, stdout, wait_for};
+use crate::support::{Node, SOON, good, stdout, wait_for};
 
 const WITHIN: Duration = Duration::from_secs(5);
 /// Whoever asks for entries more often is not answered.
@@ -30,9 +30,7 @@ const KIND_ACCEPT: u8 = 4;
 
 /// Where a node listens, and its key.
 fn address_of(node: &Node) -> (NodeId, SocketAddr) {
-    let invited = node.exo(&["invite"]);
-    assert!(invited.status.success(), "{}", stderr(&invited));
-    let shown = stdout(&invited);
+    let shown = stdout(&good(node.exo(&["invite"])));
     let (_, peer) = shown.lines().nth(3).unwrap().trim().split_once("--peer ").unwrap();
     let (id, address) = peer.split_once('@').unwrap();
     (id.parse().unwrap(), address.parse().unwrap())

@@ -5,7 +5,7 @@
 
 use std::io::{BufRead, BufReader};
 
-use crate::support::{self, Node, cluster, wait_for};
+use crate::support::{self, Node, cluster, wait_for, with};
 use serde_json::{Value, json};
 
 fn schema() -> Value {
@@ -22,19 +22,17 @@ fn schema() -> Value {
 }
 
 fn chat(more: Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "demo", "max_tokens": 200, "messages": [{"role": "user", "content": "Tell me about Tom, as JSON."}],
     });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
+    with(body, more)
 }
 
 fn with_schema(more: Value) -> Value {
-    let mut body = chat(json!({"response_format": {
+    let body = chat(json!({"response_format": {
         "type": "json_schema", "json_schema": {"name": "person", "strict": true, "schema": schema()},
     }}));
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
+    with(body, more)
 }
 
 /// By hand, so that the check is not the engine's own.
@@ -54,8 +52,7 @@ fn every_answer_is_of_its_schema_whatever_the_model_would_say() {
     let node = Node::alone();
     for seed in 0..6 {
         let hot = node
-            .post("/v1/chat/completions", &with_schema(json!({"temperature": 1.5, "seed": seed, "n": 3})));
-        assert_eq!(hot.status, 200, "{}", hot.body);
+            .post("/v1/chat/completions", &with_schema(json!({"temperature": 1.5, "seed": seed, "n": 3}))).good();
         for choice in hot.json()["choices"].as_array().unwrap() {
             let text = choice["message"]["content"].as_str().unwrap();
             assert_eq!(choice["finish_reason"], "stop", "{text}");
@@ -152,8 +149,7 @@ fn what_cannot_be_kept_to_is_refused_before_the_first_token() {
         assert_eq!(answer.status, 400, "{says}: {}", answer.body);
         assert!(message.contains(says) && message.len() < 700, "{says}: {message}");
     }
-    let (prompt, answer) = &support::known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "and the node goes on");
+    support::answers(&node);
 }
 
 #[test]
@@ -235,8 +231,7 @@ fn an_answer_that_no_token_can_go_on_with_is_an_error_of_its_dialect() {
 #[test]
 fn an_answer_is_the_same_alone_and_beside_others_and_with_and_without_guesses() {
     let env = vec![("EXO_SPECULATE", "off".into())];
-    let flags = vec!["--no-discovery".to_owned()];
-    let start = support::Start { name: "solo", group: "no-guesses", flags, env, ..support::Start::default() };
+    let start = support::Start { env, ..support::Start::alone("no-guesses", &[]) };
     let (guessing, plain) = (Node::alone(), Node::start(start));
     let ask = |node: &Node, seed: u64| {
         let temperature = if seed.is_multiple_of(2) { 0.0 } else { 1.2 };

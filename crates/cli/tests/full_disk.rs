@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::support::{another_model, cluster, demo_gguf, exo, finish, flat, stderr, stdout, wait_for};
+use crate::support::{another_model, cluster, demo_gguf, exo, finish, flat, good, stderr, stdout, wait_for};
 use exo_store::{ChunkRef, Store};
 
 const LONG: Duration = Duration::from_secs(150);
@@ -59,9 +59,15 @@ stop
 say end
 "#;
 
-/// Runs a script that may mount, with the program, a folder to mount on and this hub; to its end.
+/// What a script says that may mount, with the program, a folder to mount on and this hub, and that must come
+/// to its end; `None` where this system lets no one mount.
 #[cfg(target_os = "linux")]
-fn on_a_disk_of_its_own(script: &str, hub: &exo_mock_hub::MockHub) -> std::process::Output {
+fn on_a_disk_of_its_own(test: &str, script: &str, hub: &exo_mock_hub::MockHub) -> Option<String> {
+    let is_possible = std::process::Command::new("unshare").args(["-rm", "true"]).status();
+    if !is_possible.is_ok_and(|status| status.success()) {
+        crate::support::skip(test, "no mount namespace can be made here");
+        return None;
+    }
     let folder = tempfile::tempdir().unwrap();
     let disk = folder.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
@@ -76,7 +82,10 @@ fn on_a_disk_of_its_own(script: &str, hub: &exo_mock_hub::MockHub) -> std::proce
     }
     shell.env("EXO", own.get_program()).env("DIR", &disk).env("LOG", folder.path().join("log"));
     shell.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
-    finish(&mut shell, LONG)
+    let output = good(finish(&mut shell, LONG));
+    let text = stdout(&output) + &stderr(&output);
+    assert!(text.contains("== end"), "{text}");
+    Some(text)
 }
 
 #[cfg(target_os = "linux")]
@@ -84,18 +93,12 @@ fn on_a_disk_of_its_own(script: &str, hub: &exo_mock_hub::MockHub) -> std::proce
 fn a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one() {
     const TEST: &str = "a_full_disk_is_freed_by_what_the_alert_names_with_a_node_and_without_one";
     use exo_mock_hub::{MockHub, Repository};
-    let is_possible = std::process::Command::new("unshare").args(["-rm", "true"]).status();
-    if !is_possible.is_ok_and(|status| status.success()) {
-        return crate::support::skip(TEST, "no mount namespace can be made here");
-    }
     let hub = MockHub::start().unwrap();
     for (index, name) in ["one", "two"].into_iter().enumerate() {
         let model = [exo_node::DEMO_MODEL, &vec![0; 64 * (index + 1)]].concat();
         hub.put(&format!("org/{name}"), Repository::new(&[(format!("{name}-Q8_0.gguf").as_str(), model)]));
     }
-    let output = on_a_disk_of_its_own(SCRIPT, &hub);
-    let text = stdout(&output) + &stderr(&output);
-    assert!(output.status.success() && text.contains("== end"), "{text}");
+    let Some(text) = on_a_disk_of_its_own(TEST, SCRIPT, &hub) else { return };
     let section = |name: &str| {
         let after = text.split(&format!("== {name}\n")).nth(1).unwrap_or_else(|| panic!("no {name}: {text}"));
         after.split("\n== end").next().unwrap().to_owned()
@@ -166,18 +169,13 @@ fn a_disk_that_fills_in_the_middle_of_a_file_ends_the_pull_which_goes_on_when_th
     const TEST: &str =
         "a_disk_that_fills_in_the_middle_of_a_file_ends_the_pull_which_goes_on_when_there_is_room";
     use exo_mock_hub::{Faults, MockHub, Repository};
-    let is_possible = std::process::Command::new("unshare").args(["-rm", "true"]).status();
-    if !is_possible.is_ok_and(|status| status.success()) {
-        return crate::support::skip(TEST, "no mount namespace can be made here");
-    }
     let (hub, size) = (MockHub::start().unwrap(), 24 << 20);
     let mut model = exo_node::DEMO_MODEL.to_vec();
     model.resize(size, 0);
     hub.put("org/large", Repository::new(&[("large-Q8_0.gguf", model)]));
     hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
-    let output = on_a_disk_of_its_own(FILLED_SCRIPT, &hub);
-    let text = flat(&(stdout(&output) + &stderr(&output)));
-    assert!(output.status.success() && text.contains("== end"), "{text}");
+    let Some(text) = on_a_disk_of_its_own(TEST, FILLED_SCRIPT, &hub) else { return };
+    let text = flat(&text);
     let (ended, again) = text.split_once("== again").unwrap();
     assert!(!ended.contains("== whole"), "{text}");
     for said in ["cannot write", "large-Q8_0.gguf", "No space left on device", "`exo prune` deletes"] {
@@ -197,9 +195,7 @@ fn prune_deletes_parts_of_a_fetch_that_never_finished_and_no_others() {
     let manifest = sender.manifest(id).unwrap();
     let prune = || {
         let mut command = exo(&["prune", "--data-dir", data.to_str().unwrap()]);
-        let output = finish(&mut command, LONG);
-        assert!(output.status.success(), "{}", stderr(&output));
-        stdout(&output)
+        stdout(&good(finish(&mut command, LONG)))
     };
     let fetch = |chunks: &[ChunkRef], is_finished: bool| {
         let (store, _) = Store::open(&data).unwrap();

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::emulated;
-use crate::support::{SOON, exo, finish, stderr, stdout};
+use crate::support::{SOON, exo, finish, good, stderr, stdout};
 use serde_json::Value;
 
 /// With one of AMD's cards, and none of NVIDIA's.
@@ -47,8 +47,6 @@ fn a_card_that_is_not_there_is_refused_by_name() {
 
 #[test]
 fn a_stage_on_a_card_and_two_on_the_processor_give_the_text_of_one() {
-    let output = finish(with_a_card(&mut exo(&["demo", "--mixed", "hip"])), Duration::from_secs(90));
-    let text = stdout(&output);
-    assert!(output.status.success(), "{text}\n{}", stderr(&output));
+    let text = stdout(&good(finish(with_a_card(&mut exo(&["demo", "--mixed", "hip"])), Duration::from_secs(90))));
     assert!(text.contains("hip-0") && text.contains("checked: split and solo gave the same text"), "{text}");
 }

@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Answer, Node, Start, wait_for};
+use crate::support::{Answer, Node, Start, counted, is_alive, wait_for};
 use serde_json::json;
 
 const LIMIT_BYTES: u64 = 1 << 30;
@@ -63,22 +63,15 @@ fn hostile() -> Vec<(&'static str, String)> {
 
 /// A node that may have [`LIMIT_BYTES`] and knows it.
 fn limited() -> Node {
-    let node = Node::start(Start {
-        name: "small",
-        group: "hostile",
-        flags: vec!["--no-discovery".to_owned()],
-        data_limit_bytes: Some(LIMIT_BYTES),
-        ..Start::default()
-    });
+    let data_limit_bytes = Some(LIMIT_BYTES);
+    let node = Node::start(Start { data_limit_bytes, ..Start::alone("hostile", &[]) });
     node.place("demo", 1);
     node
 }
 
 fn status_bytes(node: &Node, key: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid()));
-    let status = status.unwrap_or_else(|e| panic!("the node is gone: {e}\n{}", node.log()));
-    let line = status.lines().find(|l| l.starts_with(key)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    assert!(is_alive(node.pid()), "the node is gone\n{}", node.log());
+    counted(node.pid(), "status", key) << 10
 }
 
 fn resident_bytes(node: &Node) -> u64 {
@@ -139,8 +132,7 @@ fn flood(node: &Node, clients: usize, time: Duration) -> Seen {
         threads.spawn(|| {
             while Instant::now() < until {
                 let began = Instant::now();
-                let answer = node.ask("demo", "Hi");
-                assert_eq!(answer.status, 200, "{}", answer.body);
+                node.ask("demo", "Hi").good();
                 short.lock().unwrap().push(began.elapsed());
                 std::thread::sleep(Duration::from_millis(50));
             }

@@ -8,9 +8,8 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{
-    Killed, Node, Start, another_model, exo, finish, flat, known, stderr, stdout, wait_for,
-};
+use crate::support::{Killed, Node, Start, another_model, answers, exo, finish, flat, good, json_of, must_refuse, stderr, stdout, wait_for, wait_united};
+use crate::update::{command, run};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -39,21 +38,6 @@ fn node(hub: &MockHub, name: &str, group: &str, quota_mib: Option<usize>) -> Nod
     let mut env = vec![("HF_ENDPOINT", hub.endpoint().into()), ("EXO_DISK_RESERVE_MIB", "0".into())];
     env.extend(quota_mib.map(|mib| ("EXO_DISK_QUOTA_MIB", mib.to_string().into())));
     Node::start(Start { name, group, env, ..Start::default() })
-}
-
-/// A command on a node's data folder: whether it was a good end, and what it said.
-fn command(node: &Node, hub: &MockHub, args: &[&str]) -> (bool, String) {
-    let mut command = exo(args);
-    command.arg("--data-dir").arg(&node.data_dir).env("HF_ENDPOINT", hub.endpoint());
-    command.env("HOME", node.data_dir.join("no-home"));
-    let output = finish(&mut command, LONG);
-    (output.status.success(), stdout(&output) + &stderr(&output))
-}
-
-fn run(node: &Node, hub: &MockHub, args: &[&str]) -> String {
-    let (is_good, text) = command(node, hub, args);
-    assert!(is_good, "{args:?}: {text}\n{}", node.log());
-    text
 }
 
 fn pull(node: &Node, hub: &MockHub, name: &str) -> String {
@@ -97,9 +81,7 @@ fn a_reserve_and_a_quota_hold_before_a_byte_is_fetched_without_a_node_and_with_o
         let mut command =
             exo(&["pull", "hf.co/org/one", setting, mib, "--data-dir", data_dir.to_str().unwrap()]);
         command.env("HF_ENDPOINT", hub.endpoint()).env("HOME", folder.path().join("home"));
-        let output = finish(&mut command, LONG);
-        assert!(!output.status.success(), "{}", stdout(&output));
-        stderr(&output)
+        must_refuse(finish(&mut command, LONG), "")
     };
     let bytes = exo_node::DEMO_MODEL.len() + 64;
     let text = refused("--disk-reserve-mib", "1000000000");
@@ -110,7 +92,7 @@ fn a_reserve_and_a_quota_hold_before_a_byte_is_fetched_without_a_node_and_with_o
     let quota = (3 * MIB).to_string();
     assert!(text.contains(&format!("of the {quota} bytes that they may have")), "{text}");
     let node = node(&hub, "solo", "quota-alone", Some(3));
-    let (is_good, text) = command(&node, &hub, &["pull", "hf.co/org/one"]);
+    let (is_good, text) = command(&node, &hub.endpoint(), &["pull", "hf.co/org/one"]);
     assert!(!is_good && text.contains(&format!("of the {quota} bytes that they may have")), "{text}");
     assert!(text.contains("let models take more with the setting `disk_quota_mib`"), "{text}");
     let pulls = node.get("/exo/v1/pulls");
@@ -123,9 +105,7 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
     let hub = hub(&["one", "two", "three", "four", "five"]);
     let ann = node(&hub, "ann", "quota", Some(2 * MODEL_MIB));
     let bob = node(&hub, "bob", "quota", None);
-    for node in [&ann, &bob] {
-        wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united([&ann, &bob]);
     let pull_on_bob = |name: &str| pull_on_bob(&bob, &hub, name, &ann);
     // Two fit. Of these only the newer is on another machine, and goes for a third.
     pull(&ann, &hub, "one");
@@ -145,7 +125,7 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
     let logs = run(&ann, &hub, &["logs", "--node", "ann"]);
     assert!(logs.contains("deleted to make room on the disk"), "{logs}");
     // Both are the only copies of the cluster.
-    let (is_good, text) = command(&ann, &hub, &["pull", "hf.co/org/four"]);
+    let (is_good, text) = command(&ann, &hub.endpoint(), &["pull", "hf.co/org/four"]);
     assert!(!is_good && text.contains("disk_quota_mib"), "{text}");
     assert_eq!(on_disk(&ann), ["one", "three"]);
     // The older one is kept.
@@ -206,9 +186,7 @@ fn of_two_that_may_go_that_goes_which_was_not_in_use_for_longer() {
     let hub = hub(&["one", "two", "three"]);
     let ann = node(&hub, "ann", "quota-order", Some(2 * MODEL_MIB));
     let bob = node(&hub, "bob", "quota-order", None);
-    for node in [&ann, &bob] {
-        wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united([&ann, &bob]);
     for name in ["one", "two"] {
         pull(&ann, &hub, name);
         pull_on_bob(&bob, &hub, name, &ann);
@@ -309,8 +287,7 @@ fn with_model_on_first(group: &str, nodes: &[(&str, Option<&str>)]) -> Vec<Node>
     let started: Vec<Node> = nodes.iter().map(start).collect();
     let path = started[0].data_dir.with_file_name("mine.gguf");
     another_model(&path);
-    let added = started[0].exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(started[0].exo(&["models", "add", path.to_str().unwrap()]));
     let knows = |node: &Node| stdout(&node.exo(&["models"])).contains("mine");
     for node in &started {
         wait_for("one cluster", LONG, || (node.sees().len() == nodes.len() && knows(node)).then_some(()));
@@ -328,14 +305,10 @@ fn a_node_that_may_not_fetch_a_model_gets_no_layers_and_the_plan_names_its_setti
     let nodes = with_model_on_first("planned", &[("ann", None), ("bob", Some("1")), ("cid", Some("64"))]);
     let ann = &nodes[0];
     let asked = |args: &[&str]| -> Value {
-        let output = ann.exo(&[args, &["--json"]].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
+        json_of(ann.exo(&[args, &["--json"]].concat()))
     };
     let refused = |args: &[&str]| {
-        let output = ann.exo(args);
-        assert!(!output.status.success(), "{}", stdout(&output));
-        flat(&stderr(&output))
+        must_refuse(ann.exo(args), "")
     };
     // Only one of the two that lack the file may fetch it.
     assert_eq!(nodes_of(&asked(&["plan", "mine", "--exclude", "ann"])), ["cid"]);
@@ -453,17 +426,15 @@ fn what_a_request_loaded_is_unloaded_when_idle_and_the_next_request_wakes_it() {
     let env = vec![("EXO_UNLOAD_IDLE_S", "4".into())];
     let node = Node::start(Start { name: "solo", group: "idle", env, ..Start::default() });
     let instances = || node.get("/exo/v1/cluster")["instances"].as_array().unwrap().len();
-    let (prompt, expected) = &known()[0];
-    assert_eq!(node.ask("demo", prompt).text(), *expected);
+    answers(&node);
     assert_eq!(instances(), 1);
     wait_for("nothing is loaded", LONG, || (instances() == 0).then_some(()));
     let log = node.exo(&["logs"]);
     assert!(stdout(&log).contains("none used it for 4 s"), "{}", stdout(&log));
-    assert_eq!(node.ask("demo", prompt).text(), *expected);
+    answers(&node);
     assert_eq!(instances(), 1);
     // What a person asks for stays, although a request had loaded it.
-    let placed = node.exo(&["place", "demo"]);
-    assert!(placed.status.success(), "{}", stderr(&placed));
+    good(node.exo(&["place", "demo"]));
     std::thread::sleep(Duration::from_secs(8));
     assert_eq!(instances(), 1);
 }
@@ -542,14 +513,14 @@ fn a_node_keeps_a_token_for_its_hub_and_heads_of_another_commit_are_not_taken() 
     assert!(!path.exists() && !node.log().contains(&token));
     // A mirror that is half way through a change.
     hub.set_faults(Faults { other_commit: Some("f".repeat(40)), ..Faults::default() });
-    let (is_good, text) = command(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
+    let (is_good, text) = command(&node, &hub.endpoint(), &["pull", "--layers", "hf.co/org/one"]);
     assert!(!is_good && text.contains(&format!("it is of commit {}", "f".repeat(40))), "{text}");
     hub.set_faults(Faults { other_digest: Some("ab".repeat(32)), ..Faults::default() });
     // Who has it go on, or asks again at once, hears nothing of the attempt before.
     let id = node.get("/exo/v1/pulls")[0]["id"].as_str().unwrap().to_owned();
     let again = node.post(&format!("/exo/v1/pulls/{id}/resume"), &json!({})).json();
     assert!(again["state"] != "failed" && again["error"].is_null(), "{again}");
-    let (is_good, text) = command(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);
+    let (is_good, text) = command(&node, &hub.endpoint(), &["pull", "--layers", "hf.co/org/one"]);
     assert!(!is_good && text.contains(&format!("it is the file {}", "ab".repeat(32))), "{text}");
     hub.set_faults(Faults::default());
     run(&node, &hub, &["pull", "--layers", "hf.co/org/one"]);

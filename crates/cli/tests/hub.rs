@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Killed, Node, SOON, Start, exo, finish, stderr, stdout, wait_for};
+use crate::support::{self, Killed, Node, SOON, Start, exo, finish, good, stderr, stdout, wait_for};
 use exo_mock_hub::{Faults, Host, Layer, MockHub, Repository, sha256};
 use serde_json::Value;
 
@@ -290,8 +290,7 @@ fn the_token_is_in_no_output_and_goes_to_no_other_host() {
     );
     assert!(text.contains("700 million"), "notable terms are shown before anything is fetched: {text}");
     let mut command = world.exo(&["pull", "hf.co/org/gated", "--log", "trace"]);
-    let output = finish(command.env("HF_TOKEN", world.hub.token()), LONG);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = good(finish(command.env("HF_TOKEN", world.hub.token()), LONG));
     let (log, token) = (stdout(&output) + &stderr(&output), world.hub.token().as_bytes());
     // A dump of bytes breaks it over two lines.
     for part in token.windows(8).map(|part| std::str::from_utf8(part).unwrap()) {
@@ -473,8 +472,7 @@ fn node_of(world: &World) -> Node {
         ("HF_ENDPOINT", world.hub.endpoint().into()),
         ("HOME", world.folder.path().join("home").into_os_string()),
     ];
-    let flags = vec!["--no-discovery".to_owned()];
-    Node::start_in(&world.data_dir(), Start { name: "solo", group: "pulls", flags, env, ..Start::default() })
+    Node::start_in(&world.data_dir(), Start { env, ..Start::alone("pulls", &[]) })
 }
 
 fn pull_of(node: &Node, id: &str) -> Option<Value> {
@@ -562,8 +560,7 @@ fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing
 #[test]
 fn a_hub_that_does_not_answer_is_asked_again_in_sight() {
     let env = vec![("HF_ENDPOINT", "http://127.0.0.1:9".into())];
-    let flags = vec!["--no-discovery".to_owned()];
-    let node = Node::start(Start { name: "solo", group: "unanswered", flags, env, ..Start::default() });
+    let node = Node::start(Start { env, ..Start::alone("unanswered", &[]) });
     let request = serde_json::json!({"reference": "hf.co/org/any"});
     let id = node.post("/exo/v1/pulls", &request).json()["id"].as_str().unwrap().to_owned();
     wait_for("another try", LONG, || {
@@ -641,17 +638,8 @@ fn a_token_in_a_request_reaches_the_hub_and_nothing_else() {
     let mut gated = Repository::new(&[("tiny-Q8_0.gguf", demo_model())]);
     gated.is_gated = true;
     world.hub.put("org/gated", gated);
-    let node = Node::start_in(
-        &world.data_dir(),
-        Start {
-            name: "solo",
-            group: "tokens",
-            flags: vec!["--no-discovery".to_owned(), "--log".to_owned(), "trace".to_owned()],
-            ..Start::default()
-        },
-    );
-    let pulled = finish(world.exo(&["pull", "hf.co/org/gated"]).env("HF_TOKEN", world.hub.token()), LONG);
-    assert!(pulled.status.success(), "{}", stderr(&pulled));
+    let node = Node::start_in(&world.data_dir(), Start::alone("tokens", &["--log", "trace"]));
+    good(finish(world.exo(&["pull", "hf.co/org/gated"]).env("HF_TOKEN", world.hub.token()), LONG));
     let shown = node.get("/exo/v1/pulls").to_string() + &node.log();
     assert!(!shown.contains(world.hub.token()), "the token is shown");
     let bad = serde_json::json!({"reference": "hf.co/org/gated", "endpoint": "ftp://x"});

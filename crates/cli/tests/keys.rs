@@ -9,9 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{
-    Answer, Node, SOON, Start, exo, finish, flat, rest_of, stderr, stdout, stream_until, wait_for,
-};
+use crate::support::{Answer, Node, SOON, Start, exo, finish, flat, must_refuse, rest_of, stderr, stdout, stream_until, wait_for};
 
 const ANNA: &str = "1f0c9a7b5d3e2f4a6b8c0d1e";
 const BEN: &str = "2a4b6c8d0e1f3a5b7c9d1e2f";
@@ -25,8 +23,7 @@ fn write(file: &Path, text: &str, mode: u32) {
 }
 
 fn start(file: &Path) -> Node {
-    let flags = ["--no-discovery", "--config", file.to_str().unwrap()].map(str::to_owned).to_vec();
-    Node::start(Start { name: "solo", group: "keys", flags, ..Start::default() })
+    Node::start(Start::alone("keys", &["--config", file.to_str().unwrap()]))
 }
 
 /// Asks for the list of models with this key.
@@ -185,12 +182,7 @@ fn a_web_view_that_is_named_streams_an_answer_with_a_key_and_gets_nothing_else()
     // What a start refuses, the doctor finds.
     write(&file, &format!("allowed_origins = [\"http://localhost:3000/\"]\n{keys}"), 0o600);
     let data = folder.path().join("data");
-    let refused = exo_with(&file, &["start", "--data-dir", data.to_str().unwrap()]);
-    assert!(
-        !refused.status.success() && flat(&stderr(&refused)).contains("has no path"),
-        "{}",
-        stderr(&refused)
-    );
+    must_refuse(exo_with(&file, &["start", "--data-dir", data.to_str().unwrap()]), "has no path");
     let doctor = exo_with(&file, &["doctor", "--no-discovery", "--data-dir", data.to_str().unwrap()]);
     assert!(
         !doctor.status.success() && flat(&stdout(&doctor)).contains("has no path"),

@@ -11,7 +11,7 @@ use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::support::{Node, SOON, Start, Zeros, cluster, wait_for, zeros};
+use crate::support::{Node, SOON, Start, Zeros, cluster, wait_for};
 use serde_json::{Value, json};
 
 const CONTEXT: u32 = 4096;
@@ -42,6 +42,8 @@ const TEMPLATE: &str = r#"{%- if tools %}<|im_start|>system
 
 {% else %}<think>
 {% endif %}{% endif %}"#;
+
+const ZEROS: Zeros = Zeros { context: CONTEXT, template: Some(TEMPLATE), ..Zeros::BUSY };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Dialect {
@@ -227,38 +229,19 @@ fn requests(node: &Node) -> usize {
 /// A node that serves the model in so many slots.
 fn node(slots: u32) -> (Node, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("zeros.gguf");
-    let shape = Zeros {
-        context: CONTEXT,
-        layers: 6,
-        hidden: 512,
-        ffn: 2048,
-        heads: 8,
-        template: Some(TEMPLATE),
-        more_tokens: &[],
-    };
-    zeros(&path, &shape);
-    let flags = ["--no-discovery", "--speculate", "off"].map(str::to_owned).to_vec();
-    let node = Node::start(Start { name: "solo", group: "leaving", flags, ..Start::default() });
-    assert_eq!(node.post("/exo/v1/models", &json!({"path": path})).status, 200);
-    let wanted = json!({"model": "zeros", "slots": slots});
-    let placed = node.post("/exo/v1/instances", &wanted);
-    assert_eq!(placed.status, 200, "{}", placed.body);
-    let id = placed.json()["id"].as_str().unwrap().to_owned();
-    wait_for("the instance to serve", LOAD_MAX, || {
-        (node.instance(&id)?["state"]["kind"] == "ready").then_some(())
-    });
-    node.wait_settled(&id);
+    let node = Node::start(Start::alone("leaving", &["--speculate", "off"]));
+    node.add_zeros(folder.path(), "zeros", &ZEROS);
+    let instance = node.place_as(&json!({"model": "zeros", "slots": slots}), LOAD_MAX);
+    node.wait_settled(instance["id"].as_str().unwrap());
     (node, folder)
 }
 
 /// A token of the next in the queue: it needs the only slot.
 fn next(node: &Node) -> Instant {
-    let answer = node.post(
+    node.post(
         "/v1/completions",
         &json!({"model": "zeros", "prompt": "x", "max_tokens": 1, "ignore_eos": true}),
-    );
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    ).good();
     Instant::now()
 }
 
@@ -425,24 +408,12 @@ const FORGOTTEN_MAX: Duration = Duration::from_secs(6);
 /// Three nodes, and a model over the first two.
 fn on_two_of_three() -> (Vec<Node>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("zeros.gguf");
-    let shape = Zeros {
-        context: CONTEXT,
-        layers: 6,
-        hidden: 512,
-        ffn: 2048,
-        heads: 8,
-        template: Some(TEMPLATE),
-        more_tokens: &[],
-    };
-    zeros(&path, &shape);
     let nodes = cluster("dies", &["one", "two", "three"]);
-    assert_eq!(nodes[0].post("/exo/v1/models", &json!({"path": path})).status, 200);
+    nodes[0].add_zeros(folder.path(), "zeros", &ZEROS);
     let placed = nodes[0].post(
         "/exo/v1/instances",
         &json!({"model": "zeros", "slots": 8, "nodes_min": 2, "exclude": ["three"]}),
-    );
-    assert_eq!(placed.status, 200, "{}", placed.body);
+    ).good();
     let id = placed.json()["id"].as_str().unwrap().to_owned();
     wait_for("the instance to serve", LOAD_MAX, || {
         (nodes[2].instance(&id)?["state"]["kind"] == "ready").then_some(())
@@ -534,23 +505,9 @@ fn gone_on_with(node: &Node, ticket: &str, last: Option<&str>) -> String {
 /// `end` ends the client's node in mid-answer; the other goes on with what it was asked.
 fn goes_on_elsewhere(group: &str, end: impl FnOnce(&mut Node)) {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("zeros.gguf");
-    zeros(
-        &path,
-        &Zeros {
-            context: CONTEXT,
-            layers: 6,
-            hidden: 512,
-            ffn: 2048,
-            heads: 8,
-            template: Some(TEMPLATE),
-            more_tokens: &[],
-        },
-    );
     let mut nodes = cluster(group, &["one", "two"]);
-    assert_eq!(nodes[0].post("/exo/v1/models", &json!({"path": path})).status, 200);
-    let placed = nodes[0].post("/exo/v1/instances", &json!({"model": "zeros", "pins": ["one"]}));
-    assert_eq!(placed.status, 200, "{}", placed.body);
+    nodes[0].add_zeros(folder.path(), "zeros", &ZEROS);
+    let placed = nodes[0].post("/exo/v1/instances", &json!({"model": "zeros", "pins": ["one"]})).good();
     let id = placed.json()["id"].as_str().unwrap().to_owned();
     wait_for("the instance to serve", LOAD_MAX, || {
         (nodes[1].instance(&id)?["state"]["kind"] == "ready").then_some(())

@@ -11,12 +11,10 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::support::{Node, Start, Zeros, demo_gguf, wait_for, zeros};
+use crate::support::{Node, Start, Zeros, demo_gguf};
 use exo_formats::TokenizerSource;
 use serde_json::{Value, json};
 
-const ZEROS: Zeros =
-    Zeros { context: 4096, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: None, more_tokens: &[] };
 const LOAD_MAX: Duration = Duration::from_secs(60);
 /// How often a cached prompt is timed beside an uncached one before it counts as slow.
 const ROUNDS_MAX: u32 = 12;
@@ -31,19 +29,10 @@ fn demo_tokens() -> Vec<String> {
 
 /// A node that serves the model of zeros and guesses nothing ahead.
 fn node(folder: &Path) -> Node {
-    let path = folder.join("zeros.gguf");
-    zeros(&path, &ZEROS);
-    let flags = ["--no-discovery", "--speculate", "off"].map(str::to_owned).to_vec();
-    let node = Node::start(Start { name: "reader", group: "long-prompts", flags, ..Start::default() });
-    let added = node.post("/exo/v1/models", &json!({"path": path}));
-    assert_eq!(added.status, 200, "{}", added.body);
-    let placed = node.post("/exo/v1/instances", &json!({"model": "zeros"}));
-    assert_eq!(placed.status, 200, "{}", placed.body);
-    let id = placed.json()["id"].as_str().unwrap().to_owned();
-    wait_for("the instance to serve", LOAD_MAX, || {
-        (node.instance(&id)?["state"]["kind"] == "ready").then_some(())
-    });
-    node.wait_settled(&id);
+    let node = Node::start(Start::alone("long-prompts", &["--speculate", "off"]));
+    node.add_zeros(folder, "zeros", &Zeros::BUSY);
+    let instance = node.place_as(&json!({"model": "zeros"}), LOAD_MAX);
+    node.wait_settled(instance["id"].as_str().unwrap());
     node
 }
 
@@ -62,8 +51,7 @@ fn body(prompt: &[u32], max_tokens: u32, stream: bool) -> Value {
 
 /// Milliseconds to the first token, and prompt tokens that were computed for it.
 fn first_token(node: &Node, prompt: &[u32]) -> (f64, u64) {
-    let answer = node.post("/v1/completions", &body(prompt, 1, false));
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = node.post("/v1/completions", &body(prompt, 1, false)).good();
     let answer = answer.json();
     let usage = &answer["usage"];
     let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);

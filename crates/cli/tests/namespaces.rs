@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::lan::{Host, Lan};
-use crate::support::{SOON, demo_gguf, known, skip, stderr, wait_for};
+use crate::support::{SOON, demo_gguf, good, json_of, known, skip, stderr, wait_for};
 
 #[test]
 fn nodes_of_three_hosts_find_each_other_and_fetch_only_their_own_parts_of_a_model() {
@@ -37,17 +37,14 @@ fn nodes_of_three_hosts_find_each_other_and_fetch_only_their_own_parts_of_a_mode
     let at = bytes.windows(8).position(|w| w == b"exo demo").unwrap();
     bytes[at..at + 8].copy_from_slice(b"exo part");
     std::fs::write(&path, &bytes).unwrap();
-    let added = hosts[0].exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(hosts[0].exo(&["models", "add", path.to_str().unwrap()]));
     wait_for("the others to hear of the model", SOON, || {
         let models = hosts[2].exo(&["models"]);
         String::from_utf8_lossy(&models.stdout).contains("shared").then_some(())
     });
     let before: Vec<_> = hosts.iter().map(Host::fetched_bytes).collect();
     // Asked of a host that has nothing of it.
-    let placed = hosts[2].exo(&["place", "shared", "--nodes", "3", "--json"]);
-    assert!(placed.status.success(), "{}", stderr(&placed));
-    let placed: serde_json::Value = serde_json::from_slice(&placed.stdout).unwrap();
+    let placed = json_of(hosts[2].exo(&["place", "shared", "--nodes", "3", "--json"]));
     let stages = placed["stages"].as_array().unwrap();
     assert_eq!(stages.len(), 3, "{placed:#}");
     for (i, host) in hosts.iter().enumerate() {
@@ -124,8 +121,7 @@ fn udp_that_stops_loses_neither_of_two_hosts() {
     for host in &hosts {
         wait_for("one cluster", SOON, || (host.alive() == 2).then_some(()));
     }
-    let placed = hosts[0].exo(&["place", "demo", "--nodes", "2"]);
-    assert!(placed.status.success(), "{}", stderr(&placed));
+    good(hosts[0].exo(&["place", "demo", "--nodes", "2"]));
     let placement = || hosts[0].view().unwrap()["instances"][0]["placement"].clone();
     let before = placement();
     assert!(before.is_string(), "{before}");

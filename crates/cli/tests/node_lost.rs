@@ -7,10 +7,7 @@ use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::support::{
-    Answer, Node, SOON, Start, another_model, begin, cluster, colours, exo, flat, known, long_answer,
-    pieces_of, rest_of, resumed_of, send, stderr, stdout, stream_of, stream_until, text_of, wait_for,
-};
+use crate::support::{Answer, Node, SOON, Start, another_model, begin, cluster, colours, exo, flat, good, known, long_answer, pieces_of, rest_of, resumed_of, send, stderr, stdout, stream_of, stream_until, text_of, wait_for};
 use serde_json::{Value, json};
 
 /// Of an answer: the demo model takes a second for them.
@@ -136,8 +133,7 @@ fn a_message_goes_on_at_another_node_when_its_own_is_killed() {
     // It has no seed, and the likeliest tokens are the same ones each time.
     let mut body = json!({"model": "demo", "max_tokens": 1200, "temperature": 0, "messages": [{"role": "user", "content": "Colours?"}],
         "output_config": {"format": {"type": "json_schema", "schema": colours()}}});
-    let undisturbed = nodes[0].post("/v1/messages", &body);
-    assert_eq!(undisturbed.status, 200, "{}", undisturbed.body);
+    let undisturbed = nodes[0].post("/v1/messages", &body).good();
     let expected = undisturbed.json()["content"][0]["text"].as_str().unwrap().to_owned();
     body["stream"] = true.into();
     let stream = begin(&nodes[2], "/v1/messages", &body, 40);
@@ -169,13 +165,11 @@ fn a_response_goes_on_at_another_node_with_what_its_own_kept_for_it() {
     let mut nodes = cluster("response", &["one", "two", "three"]);
     nodes[0].place("demo", 2);
     let first = json!({"model": "demo", "input": "Hello!", "max_output_tokens": 16, "temperature": 0});
-    let first = nodes[2].post("/v1/responses", &first);
-    assert_eq!(first.status, 200, "{}", first.body);
+    let first = nodes[2].post("/v1/responses", &first).good();
     let format = json!({"type": "json_schema", "name": "colours", "schema": colours()});
     let mut body = json!({"model": "demo", "input": "Colours?", "previous_response_id": first.json()["id"], "temperature": 0,
         "text": {"format": format}, "include": ["message.output_text.logprobs"]});
-    let undisturbed = nodes[2].post("/v1/responses", &body);
-    assert_eq!(undisturbed.status, 200, "{}", undisturbed.body);
+    let undisturbed = nodes[2].post("/v1/responses", &body).good();
     let expected = undisturbed.json();
     let part = &expected["output"][0]["content"][0];
     body["stream"] = true.into();
@@ -237,8 +231,7 @@ fn lines_of_ollama_go_on_at_another_node_and_so_does_a_whole_answer() {
             "/api/chat" => body["messages"] = json!([{"role": "user", "content": "Colours?"}]),
             _ => body["prompt"] = "Colours?".into(),
         }
-        let undisturbed = nodes[0].post(path, &body);
-        assert_eq!(undisturbed.status, 200, "{}", undisturbed.body);
+        let undisturbed = nodes[0].post(path, &body).good();
         let expected = undisturbed.json();
         body["stream"] = true.into();
         let mut stream = nodes[driver].send("POST", path, Some(body.to_string()));
@@ -332,8 +325,7 @@ fn an_answer_that_goes_on_has_the_same_ids_and_choices() {
     let id = ticket.split('.').next().unwrap();
     let refused = resume(&nodes[1], &format!("{id}.{:032}", 0), None);
     assert_eq!((refused.status, refused.code().as_str()), (404, "request_not_found"));
-    let whole = resume(&nodes[1], &ticket, None);
-    assert_eq!(whole.status, 200, "{}", whole.body);
+    let whole = resume(&nodes[1], &ticket, None).good();
     // The seed was drawn by the node that died.
     let chunks = |text: &str| -> Vec<serde_json::Value> {
         let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
@@ -366,8 +358,7 @@ fn the_command_that_shows_an_answer_shows_the_rest_when_its_node_is_started_agai
     let folder = tempfile::tempdir().unwrap();
     let mut own = Node::start_in(folder.path(), start("two", &[]));
     wait_for("one cluster", GOES_ON_MAX, || (own.sees().len() == 2).then_some(()));
-    let placed = holder.post("/exo/v1/instances", &json!({"model": "demo", "pins": ["one"]}));
-    assert_eq!(placed.status, 200, "{}", placed.body);
+    holder.post("/exo/v1/instances", &json!({"model": "demo", "pins": ["one"]})).good();
     let (prompt, answer) = known().into_iter().max_by_key(|(_, answer)| answer.len()).unwrap();
     let mut command = exo(&["run", "demo", &prompt, "--temperature", "0", "--data-dir"]);
     let mut run = command.arg(folder.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -389,8 +380,7 @@ fn who_waits_for_a_file_that_went_with_its_member_is_told_who_had_it() {
     let mut nodes = cluster("holder", &["alpha", "beta"]);
     let path = nodes[0].data_dir.with_file_name("mine.gguf");
     another_model(&path);
-    let added = nodes[0].exo(&["models", "add", path.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(nodes[0].exo(&["models", "add", path.to_str().unwrap()]));
     wait_for("beta to hear of the model", SOON, || {
         stdout(&nodes[1].exo(&["models"])).contains("mine").then_some(())
     });

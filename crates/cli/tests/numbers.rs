@@ -10,7 +10,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 #![allow(clippy::print_stdout, reason = "the numbers are for people")]
 
-use crate::support::{self, Node, cluster, stderr, wait_for};
+use crate::support::{self, Node, cluster, good, wait_for};
 use serde_json::{Value, json};
 
 /// What a node may take besides its tensors and its cache.
@@ -42,8 +42,7 @@ fn models_of_real_shapes_keep_time_text_and_memory() {
         let nodes = cluster("shapes", &["one", "two", "three"]);
         let mut name = String::new();
         for node in &nodes {
-            let answer = node.post("/exo/v1/models", &json!({"path": path}));
-            assert_eq!(answer.status, 200, "{}", answer.body);
+            let answer = node.post("/exo/v1/models", &json!({"path": path})).good();
             name = answer.json()["name"].as_str().unwrap().to_owned();
         }
         let hop_ms = compare(&nodes, &name);
@@ -69,8 +68,7 @@ fn compare(nodes: &[Node], model: &str) -> f64 {
 
 fn measure(nodes: &[Node], model: &str, over: u32) -> Measured {
     let body = json!({"model": model, "nodes_min": over, "context_tokens": 512, "slots": 1});
-    let answer = nodes[0].post("/exo/v1/instances", &body);
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = nodes[0].post("/exo/v1/instances", &body).good();
     let id = answer.json()["id"].as_str().unwrap().to_owned();
     let instance = wait_for("the instance to serve", std::time::Duration::from_secs(120), || {
         nodes[0].instance(&id).filter(|i| i["state"]["kind"] == "ready")
@@ -87,8 +85,7 @@ fn measure(nodes: &[Node], model: &str, over: u32) -> Measured {
     for stage in stages {
         assert_memory(node_of(stage), stage, model);
     }
-    let unloaded = nodes[0].exo(&["unload", &id]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[0].exo(&["unload", &id]));
     wait_for("the instance to go", support::SOON, || nodes[0].instance(&id).is_none().then_some(()));
     measured
 }
@@ -100,8 +97,7 @@ fn fastest(node: &Node, model: &str) -> Measured {
     });
     let mut best = Measured { text: String::new(), tokens_per_s: 0.0 };
     for _ in 0..RUNS {
-        let answer = node.post("/v1/completions", &body);
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = node.post("/v1/completions", &body).good();
         let answer = answer.json();
         let tokens_per_s = answer["exo"]["timings"]["tokens_per_s"].as_f64().unwrap();
         if tokens_per_s > best.tokens_per_s {
@@ -113,12 +109,8 @@ fn fastest(node: &Node, model: &str) -> Measured {
 
 /// Its tensors, its cache and a fixed sum, not the model.
 fn assert_memory(node: &Node, stage: &Value, model: &str) {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).unwrap();
-    let bytes = |field: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(field)).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
-    };
-    let (resident, anonymous) = (bytes("VmRSS:"), bytes("RssAnon:"));
+    let bytes = |of: &str| support::counted(node.pid(), "status", of) << 10;
+    let (resident, anonymous) = (bytes("VmRSS"), bytes("RssAnon"));
     let (weights, cache) = (stage["weight_bytes"].as_u64().unwrap(), stage["kv_bytes"].as_u64().unwrap());
     let name = stage["node_name"].as_str().unwrap();
     let beside = resident.saturating_sub(weights + cache) as f64 / 1e6;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{self, EXO, Node, SOON, Start, known, shared_library, skip, stderr, wait_for};
+use crate::support::{self, EXO, Node, SOON, Start, good, known, shared_library, skip, stderr, wait_for};
 
 /// A program that finds the folder mounted read-only.
 fn read_only(folder: &Path, program: &str) -> Command {
@@ -24,12 +24,7 @@ fn a_data_folder_that_cannot_be_written_is_refused_by_name_and_stays_as_it_is() 
     if !read_only(folder.path(), "true").output().is_ok_and(|output| output.status.success()) {
         return skip(TEST, "this system gives no mounts of our own");
     }
-    let start = || Start {
-        name: "fixed",
-        group: "fixed",
-        flags: vec!["--no-discovery".to_owned()],
-        ..Start::default()
-    };
+    let start = || Start::alone("fixed", &[]);
     let refused = || {
         let mut command = read_only(folder.path(), EXO);
         command.args(["start", "--data-dir"]).arg(folder.path());
@@ -77,8 +72,7 @@ fn a_node_whose_clock_was_never_set_computes_with_others_before_and_after_it_is(
         }
     };
     let mut nodes = [start(0, true), start(1, false)];
-    let status = nodes[1].exo(&["status"]);
-    assert!(status.status.success(), "{}", stderr(&status));
+    good(nodes[1].exo(&["status"]));
     wait_for("one cluster", REJOINS_MAX, || nodes.iter().all(|n| n.sees().len() == 2).then_some(()));
     nodes[0].place("demo", 2);
     serves(&nodes);

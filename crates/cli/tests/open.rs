@@ -38,8 +38,7 @@ fn code(link: &str) -> String {
 fn a_link_of_exo_open_signs_in_once_and_the_session_outlasts_the_node() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
-    let start =
-        Start { name: "desk", group: "open", flags: vec!["--no-discovery".to_owned()], ..Start::default() };
+    let start = Start { name: "desk", ..Start::alone("open", &[]) };
     let mut node = Node::start_in(&data, start.clone());
     let greeting =
         wait_for("the greeting", SOON, || Some(node.log()).filter(|log| log.contains("`exo open`")));
@@ -48,8 +47,7 @@ fn a_link_of_exo_open_signs_in_once_and_the_session_outlasts_the_node() {
     let link = stdout(&printed);
     assert!(link.starts_with(&format!("http://{}/#code=", node.address)), "{link}{}", stderr(&printed));
     let code = json!({"code": code(&link)});
-    let session = call(&node, "POST /exo/v1/session", "none", &code);
-    assert_eq!(session.status, 200, "{}", session.body);
+    let session = call(&node, "POST /exo/v1/session", "none", &code).good();
     let token = session.json()["token"].as_str().unwrap().to_owned();
     assert_eq!(
         (session.json()["name"].as_str(), session.json()["access"].as_str()),

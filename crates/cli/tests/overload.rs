@@ -44,9 +44,7 @@ fn idle(node: &Node, at_most: Duration) -> Value {
 /// Where the system tells it.
 #[cfg(target_os = "linux")]
 fn resident_bytes(node: &Node) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid())).unwrap();
-    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
-    Some(line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10)
+    Some(support::counted(node.pid(), "status", "VmRSS") << 10)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -90,8 +88,7 @@ fn a_thousand_requests_at_once_are_answered_or_told_to_come_back() {
             (resident_bytes(&node)? < before + LEFT_BYTES_MAX).then_some(())
         });
     }
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "and the node goes on");
+    support::answers(&node);
 }
 
 #[test]
@@ -172,8 +169,7 @@ fn waits_beside(node: &Node, connections: usize) -> (Vec<Duration>, usize) {
 #[test]
 fn a_key_beside_a_hundred_connections_of_another_is_never_refused_and_waits_little_longer() {
     let env = vec![("EXO_API_KEYS", "key-of-a,key-of-b".into())];
-    let flags = vec!["--no-discovery".to_owned()];
-    let node = Node::start(Start { name: "keys", group: "keys", flags, env, ..Start::default() });
+    let node = Node::start(Start { env, ..Start::alone("keys", &[]) });
     node.place("demo", 1);
     let (few, _) = waits_beside(&node, 1);
     let (many, refused) = waits_beside(&node, 100);
@@ -203,8 +199,7 @@ fn the_next_model_that_is_asked_for_takes_the_room_of_one_that_a_request_loaded(
         .sum();
     // Room for one and a half.
     let memory = ((bytes * 3 / 2) >> 20).to_string();
-    let flags = ["--no-discovery", "--memory-mib", &memory].map(str::to_owned).to_vec();
-    let node = Node::start(Start { name: "small", group: "room", flags, ..Start::default() });
+    let node = Node::start(Start::alone("room", &["--memory-mib", &memory]));
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.gguf");
     support::another_model(&path);
@@ -217,19 +212,18 @@ fn the_next_model_that_is_asked_for_takes_the_room_of_one_that_a_request_loaded(
         names.collect::<Vec<_>>()
     };
 
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer);
+    support::answers(&node);
     assert_eq!(placed(), ["demo"]);
     // It waits until the first model has had no request for three seconds.
     let began = Instant::now();
-    assert_eq!(&node.ask("mine", prompt).text(), answer, "the same weights");
+    support::answers_as(&node, "mine"); // the same weights
     assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
     assert_eq!(placed(), ["mine"]);
 
     // What a person places stays.
     node.place("mine", 1);
     std::thread::sleep(Duration::from_secs(4));
-    let refused = node.ask("demo", prompt);
+    let refused = node.ask("demo", "Hello");
     assert_eq!(refused.code(), "insufficient_memory", "{}", refused.body);
     assert_eq!(placed(), ["mine"]);
 }

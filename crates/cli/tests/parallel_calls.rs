@@ -7,29 +7,18 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
-use crate::support::{Node, TOOL_TEMPLATE, Zeros, cluster, zeros};
+use crate::support::{Node, TOOL_TEMPLATE, Zeros, cluster, with};
 use serde_json::{Value, json};
 
 /// Of answers that call something, about one in five calls exactly twice.
 const SEEDS: u64 = 160;
 const QUESTION: &str = "What is the weather in Rome?";
 
-pub const EQUALS: Zeros = Zeros {
-    context: 4096,
-    layers: 3,
-    hidden: 64,
-    ffn: 64,
-    heads: 1,
-    template: Some(TOOL_TEMPLATE),
-    more_tokens: &[],
-};
+const EQUALS: Zeros = Zeros { context: 4096, layers: 3, template: Some(TOOL_TEMPLATE), ..Zeros::SMALL };
 
 /// Makes the model known as `equals`, and places it over three nodes.
 pub fn place_equals(node: &Node, folder: &Path) {
-    let path = folder.join("equals.gguf");
-    zeros(&path, &EQUALS);
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "equals"}));
-    assert_eq!(added.status, 200, "{}", added.body);
+    node.add_zeros(folder, "equals", &EQUALS);
     node.place("equals", 3);
 }
 
@@ -42,15 +31,8 @@ fn function() -> Value {
     json!({"type": "function", "function": {"name": "get_weather", "strict": true, "parameters": schema()}})
 }
 
-fn with(mut body: Value, more: Value) -> Value {
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
-}
-
 fn post(node: &Node, path: &str, body: &Value) -> Value {
-    let answer = node.post(path, body);
-    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-    answer.json()
+    node.post(path, body).good().json()
 }
 
 /// The body, and the answer, of the first seed that calls twice. `seeded` makes the body, `calls` finds the

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{self, exo, finish, stderr, stdout};
+use crate::support::{self, exo, finish, json_of, stderr, stdout};
 use serde_json::Value;
 
 /// Loading and a few chunks in a debug build on a busy machine.
@@ -22,10 +22,7 @@ fn perplexity(args: &[&str]) -> std::process::Output {
 
 fn measured(args: &[&str]) -> Value {
     let text = heldout();
-    let output =
-        perplexity(&[&["demo", "--text", text.to_str().unwrap(), "--special", "--json"], args].concat());
-    assert!(output.status.success(), "{}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).unwrap()
+    json_of(perplexity(&[&["demo", "--text", text.to_str().unwrap(), "--special", "--json"], args].concat()))
 }
 
 /// The values are llama.cpp's on the same file, text and chunks, F32 cache, computed as `llama-perplexity`

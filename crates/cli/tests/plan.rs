@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Node, Start, Zeros, flat, run, stderr, stdout, wait_for, zeros};
+use crate::support::{self, Node, Start, Zeros, flat, good, json_of, must_refuse, run, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 const LAB: &str = r#"
@@ -57,26 +57,20 @@ fn stages(plan: &Value) -> Vec<String> {
 
 #[test]
 fn a_shape_is_planned_on_the_cluster_that_runs_and_without_one_on_this_machine() {
-    let planned = |output: std::process::Output| -> Value {
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
-    };
     let shape = ["plan", "--shape", "tiny-llama", "--json"];
     let node = Node::start(Start { name: "attic", group: "shapes", ..Start::default() });
-    let plan = planned(node.exo(&shape));
+    let plan = json_of(node.exo(&shape));
     assert_eq!(stages(&plan), ["attic 0..8"]);
     assert_eq!(plan["model"], "tiny-llama Q4_K_M");
     let folder = tempfile::tempdir().unwrap();
     let here = ["--data-dir", folder.path().to_str().unwrap(), "--backend", "cpu", "--name", "cellar"];
-    assert_eq!(stages(&planned(run(&[&shape[..], &here].concat()))), ["cellar 0..8"]);
+    assert_eq!(stages(&json_of(run(&[&shape[..], &here].concat()))), ["cellar 0..8"]);
 }
 
 #[test]
 fn a_described_cluster_is_planned_without_a_node_or_a_file() {
     let planned = |flags: &[&str]| -> Value {
-        let output = lab(&[flags, &["--json"]].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
+        json_of(lab(&[flags, &["--json"]].concat()))
     };
     let plan = planned(&[]);
     assert_eq!(plan["stages"].as_array().unwrap().len(), 2, "{plan}");
@@ -101,15 +95,15 @@ fn a_described_cluster_is_planned_without_a_node_or_a_file() {
 /// The model alone on each device, without those that the plan uses, and with the one that it leaves out.
 #[test]
 fn other_plans_stand_beside_the_plan_with_their_times_or_the_bytes_that_are_missing() {
-    let plan = planned(&lab(&["--json"]));
+    let plan = json_of(lab(&["--json"]));
     let other = |kind: &str, node: &str| -> Value {
         let all = plan["alternatives"].as_array().unwrap();
         let found = all.iter().find(|other| other["kind"] == kind && other["node_name"] == node);
         found.unwrap_or_else(|| panic!("{kind} {node}: {plan}")).clone()
     };
     assert_eq!(plan["alternatives"].as_array().unwrap().len(), 6, "{plan}");
-    let excluded = planned(&lab(&["--json", "--exclude", "desktop"]));
-    let pinned = planned(&lab(&["--json", "--pin", "phone"]));
+    let excluded = json_of(lab(&["--json", "--exclude", "desktop"]));
+    let pinned = json_of(lab(&["--json", "--pin", "phone"]));
     for (found, asked) in [
         (other("with", "phone"), &pinned),
         (other("without", "desktop"), &excluded),
@@ -139,8 +133,7 @@ fn other_plans_stand_beside_the_plan_with_their_times_or_the_bytes_that_are_miss
 /// this command on x86-64 Linux; a change of formulas writes it anew, with `EXO_WRITE_GOLDEN=1`.
 #[test]
 fn the_plan_of_a_described_cluster_is_the_committed_one_byte_by_byte() {
-    let output = lab(&["--json"]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    let output = good(lab(&["--json"]));
     let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plan/lab.json");
     if std::env::var_os("EXO_WRITE_GOLDEN").is_some() {
         std::fs::write(&golden, &output.stdout).unwrap();
@@ -158,7 +151,7 @@ fn a_described_device_without_kernels_for_a_type_gets_no_layer() {
         // A link names the node, too, but no line of it begins so.
         devices.iter().fold(LAB.to_owned(), lacks)
     };
-    let plan = planned(&described(&without(&["desktop"]), &["--json"]));
+    let plan = json_of(described(&without(&["desktop"]), &["--json"]));
     assert_eq!(stages(&plan), ["mac 0..80"]);
     let reason = plan["devices"][0]["reason"].as_str().unwrap();
     assert_eq!(reason, "it cannot run Q4_K weights, which layers 0 to 79 need");
@@ -178,14 +171,14 @@ fn a_described_link_counts_both_ways_and_without_one_its_numbers_are_estimated()
     let back = LAB[link..].replace("from = \"desktop\"", "from = \"mac\"");
     let back = back.replace("to = \"mac\"", "to = \"desktop\"");
     let both = described(&format!("{LAB}{back}"), &["--json"]);
-    let one_way = planned(&described(LAB, &["--json"]));
+    let one_way = json_of(described(LAB, &["--json"]));
     let other_way = described(&format!("{}{back}", &LAB[..link]), &["--json"]);
-    for plan in [planned(&both), planned(&other_way)] {
+    for plan in [json_of(both), json_of(other_way)] {
         for of in ["stages", "predicted", "objective_ms", "links"] {
             assert_eq!(plan[of], one_way[of], "{of}");
         }
     }
-    let none = planned(&described(&LAB[..link], &["--json", "--exclude", "phone", "--nodes", "2"]));
+    let none = json_of(described(&LAB[..link], &["--json", "--exclude", "phone", "--nodes", "2"]));
     let links = none["links"].as_array().unwrap();
     assert_eq!(links.len(), 2, "{none}");
     assert!(links.iter().all(|link| link["rtt_ms"]["source"] == "estimated"), "{none}");
@@ -217,7 +210,7 @@ fn memory_that_described_devices_share_is_filled_once() {
         format!("[[device]]\nnode = \"{name}\"\nmemory_gib = 30\nread_gb_s = 20\n{domain}\n")
     };
     let domain = "memory_domain = { name = \"pc\", free_gib = 30 }";
-    let apart = planned(&described(&[pc("a", ""), pc("b", "")].concat(), &["--json"]));
+    let apart = json_of(described(&[pc("a", ""), pc("b", "")].concat(), &["--json"]));
     assert_eq!(apart["stages"].as_array().unwrap().len(), 2, "{apart}");
     let shared = stderr(&described(&[pc("a", domain), pc("b", domain)].concat(), &[]));
     assert!(shared.contains("usable of 30.0 GiB free") && shared.contains("are missing"), "{shared}");
@@ -228,9 +221,7 @@ fn memory_that_described_devices_share_is_filled_once() {
 #[test]
 fn what_cannot_be_planned_is_said_with_its_reason() {
     let refused = |flags: &[&str]| {
-        let output = lab(flags);
-        assert!(!output.status.success(), "{}", stdout(&output));
-        stderr(&output)
+        must_refuse(lab(flags), "")
     };
     assert!(refused(&["--pin", "laptop"]).contains("there is no device `laptop`"));
     assert!(refused(&["--pin", "phone=x"]).contains("names no layers"));
@@ -266,9 +257,7 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
 /// What is refused for lack of memory, by `exo plan` and by `exo place` alike.
 fn refused_by_both(node: &Node, model: &str, flags: &[&str]) -> String {
     let [plan, place] = ["plan", "place"].map(|command| {
-        let output = node.exo(&[&[command, model], flags].concat());
-        assert!(!output.status.success(), "{command}: {}", stdout(&output));
-        flat(&stderr(&output))
+        must_refuse(node.exo(&[&[command, model], flags].concat()), "")
     });
     assert!(plan.contains("are missing") && place.contains("are missing"), "{plan}\n{place}");
     let changes = |said: &str| {
@@ -283,8 +272,7 @@ fn refused_by_both(node: &Node, model: &str, flags: &[&str]) -> String {
 
 #[test]
 fn a_running_node_names_the_cache_with_which_a_model_would_fit() {
-    let flags = ["--no-discovery", "--memory-mib=130"].map(str::to_owned).to_vec();
-    let node = Node::start(Start { name: "small", group: "smaller", flags, ..Start::default() });
+    let node = Node::start(Start::alone("smaller", &["--memory-mib=130"]));
     // 154 MiB, most of it cache.
     let wide = ["--cache-tokens", "20000"];
     let said = refused_by_both(&node, "demo", &wide);
@@ -292,8 +280,7 @@ fn a_running_node_names_the_cache_with_which_a_model_would_fit() {
         said.contains("it fits with keys and values as q8 (--kv q8)") && !said.contains("it fits as"),
         "{said}"
     );
-    let q8 = node.exo(&[&["plan", "demo", "--kv", "q8"], &wide[..]].concat());
-    assert!(q8.status.success(), "{}", stderr(&q8));
+    good(node.exo(&[&["plan", "demo", "--kv", "q8"], &wide[..]].concat()));
 }
 
 /// A described cluster has its nodes' names: their ids are made from these.
@@ -313,9 +300,7 @@ fn a_running_node_plans_without_loading_and_shows_predicted_beside_measured() {
     let said = stderr(&unknown);
     assert!(!unknown.status.success() && said.contains("`exo plan` fetches nothing"), "{said}");
     assert!(said.contains("`exo fits`"), "{said}");
-    let output = node.exo(&["plan", "demo", "--json"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let plan = json_of(node.exo(&["plan", "demo", "--json"]));
     assert_eq!(plan["stages"].as_array().unwrap().len(), 1, "{plan}");
     assert_eq!(node.get("/exo/v1/instances"), serde_json::json!([]), "nothing is placed");
 
@@ -328,9 +313,8 @@ fn a_running_node_plans_without_loading_and_shows_predicted_beside_measured() {
 
     let file = tempfile::tempdir().unwrap();
     let file = file.path().join("here.toml");
-    let saved = node.exo(&["plan", "--save-cluster", file.to_str().unwrap()]);
-    assert!(saved.status.success(), "{}", stderr(&saved));
-    let again = planned(&node.exo(&["plan", "demo", "--cluster", file.to_str().unwrap(), "--json"]));
+    good(node.exo(&["plan", "--save-cluster", file.to_str().unwrap()]));
+    let again = json_of(node.exo(&["plan", "demo", "--cluster", file.to_str().unwrap(), "--json"]));
     assert_eq!(without_ids(&again["stages"]), without_ids(&plan["stages"]));
     for of in ["prompt_tokens", "streams"] {
         assert_eq!(again["predicted"][of], plan["predicted"][of], "{of}");
@@ -360,12 +344,12 @@ fn a_saved_cluster_of_two_nodes_of_one_machine_has_its_memory_once_and_the_plan_
     let file = file.to_str().unwrap();
     // 154 MiB, most of it cache: neither holds it alone.
     let wide = ["plan", "demo", "--cache-tokens", "20000", "--json"];
-    let live = planned(&nodes[0].exo(&wide));
+    let live = json_of(nodes[0].exo(&wide));
     assert!(nodes[0].exo(&["plan", "--save-cluster", file]).status.success());
     let text = std::fs::read_to_string(file).unwrap();
     let domains: Vec<&str> = text.lines().filter(|line| line.starts_with("name = ")).collect();
     assert!(domains.len() == 2 && domains[0] == domains[1], "one memory: {text}");
-    let saved = planned(&nodes[0].exo(&[&wide[..], &["--cluster", file]].concat()));
+    let saved = json_of(nodes[0].exo(&[&wide[..], &["--cluster", file]].concat()));
     assert_eq!(live["stages"].as_array().unwrap().len(), 2, "{live}");
     assert_eq!(without_ids(&saved["stages"]), without_ids(&live["stages"]));
     // The round trip is measured every second: between the two plans it may have changed.
@@ -382,43 +366,23 @@ fn a_saved_cluster_of_two_nodes_of_one_machine_has_its_memory_once_and_the_plan_
     assert!(stderr(&refused).contains("are missing"), "{}", stderr(&refused));
 }
 
-/// Bytes of one line of a file below `/proc` that counts them, in its unit.
-#[cfg(target_os = "linux")]
-fn counted(node: &Node, file: &str, of: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{}/{file}", node.pid())).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix(of)).unwrap();
-    line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// From the start of the command to its end, the node asked in between.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_plan_of_a_model_of_a_gigabyte_takes_less_than_half_a_second_and_reads_no_weight() {
     let node = Node::alone();
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("large.gguf");
-    let large = Zeros {
-        context: 2048,
-        layers: 8,
-        hidden: 2048,
-        ffn: 8192,
-        heads: 16,
-        template: None,
-        more_tokens: &[],
-    };
-    zeros(&path, &large);
-    let bytes = std::fs::metadata(&path).unwrap().len();
+    let large = Zeros { context: 2048, layers: 8, hidden: 2048, ffn: 8192, heads: 16, ..Zeros::SMALL };
+    node.add_zeros(folder.path(), "large", &large);
+    let bytes = std::fs::metadata(folder.path().join("large.gguf")).unwrap().len();
     assert!(bytes > 1_000_000_000, "{bytes}");
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "large"}));
-    assert_eq!(added.status, 200, "{}", added.body);
-    let read = || counted(&node, "io", "rchar") + counted(&node, "io", "read_bytes");
+    let read = || support::counted(node.pid(), "io", "rchar") + support::counted(node.pid(), "io", "read_bytes");
     // What is mapped is read without a call, and then stays in this count.
-    let mapped = || counted(&node, "status", "RssFile") << 10;
+    let mapped = || support::counted(node.pid(), "status", "RssFile") << 10;
     let before = (read(), mapped());
     let plan = || {
         let began = std::time::Instant::now();
-        let output = node.exo(&["plan", "large", "--json"]);
-        assert!(output.status.success(), "{}", stderr(&output));
+        good(node.exo(&["plan", "large", "--json"]));
         began.elapsed()
     };
     // Others may have the machine for a while; a plan that reads 1 GB never takes so little.
@@ -442,19 +406,15 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
     let many = stderr(&node.exo(&["place", "demo", "--nodes", "2"]));
     assert!(many.contains("with 1 device and not at least 2"), "{many}");
     for command in ["place", "plan"] {
-        let none = node.exo(&[command, "demo", "--nodes", "0"]);
-        assert!(!none.status.success() && stderr(&none).contains("0 is not in 1.."), "{}", stderr(&none));
-        let long = node.exo(&[command, "demo", "--context", "4096"]);
-        assert!(!long.status.success(), "{}", stdout(&long));
-        assert!(stderr(&long).contains("context of 512 tokens, and 4096 are asked for"), "{}", stderr(&long));
+        must_refuse(node.exo(&[command, "demo", "--nodes", "0"]), "0 is not in 1..");
+        must_refuse(node.exo(&[command, "demo", "--context", "4096"]), "context of 512 tokens, and 4096 are asked for");
     }
     let nothing = node.post("/exo/v1/plan", &json!({"model": "demo", "context_tokens": 0}));
     let said = "a context of 0 tokens holds no prompt; ask for 1 or more";
     assert!(nothing.status == 400 && nothing.body.contains(said), "{}", nothing.body);
     let none = node.post("/exo/v1/plan", &json!({"model": "demo", "nodes_min": 0}));
     assert!(none.status == 400 && none.body.contains("nodes_min must not be 0"), "{}", none.body);
-    let anew = node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]);
-    assert!(anew.status.success(), "{}", stderr(&anew));
+    let anew = good(node.exo(&["place", "demo", "--slots", "2", "--context", "64", "--replace"]));
     let said = flat(&stdout(&anew));
     assert!(
         said.contains("layers 0..8") && said.contains("predicted for one stream"),
@@ -475,9 +435,7 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
 fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     let nodes = support::cluster("pinned", &["one", "two"]);
     let refused = |flags: &[&str]| {
-        let output = nodes[0].exo(&[&["place", "demo"], flags].concat());
-        assert!(!output.status.success(), "{}", stdout(&output));
-        stderr(&output)
+        must_refuse(nodes[0].exo(&[&["place", "demo"], flags].concat()), "")
     };
     let everything = refused(&["--exclude", "one", "--exclude", "two"]);
     assert!(everything.contains("no device can be used") && everything.contains("as asked"), "{everything}");
@@ -492,8 +450,7 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
 
     let placed = nodes[0].exo(&["place", "demo", "--pin", "two=3", "--exclude", "one/nothing"]);
     assert!(stderr(&placed).contains("there is no device `one/nothing`"), "{}", stderr(&placed));
-    let placed = nodes[0].exo(&["place", "demo", "--pin", "two=3"]);
-    assert!(placed.status.success(), "{}", stderr(&placed));
+    let placed = good(nodes[0].exo(&["place", "demo", "--pin", "two=3"]));
     let said = flat(&stdout(&placed));
     assert!(said.contains("no plan is faster") && said.contains("pinned two/cpu=3"), "{said}");
     let layers = |instance: &Value| -> Vec<(String, u64)> {
@@ -511,12 +468,10 @@ fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     // What is there is not unloaded for what cannot be.
     assert!(refused(&["--pin", "two=9", "--replace"]).contains("9 of 8 layers"));
     assert_eq!(nodes[0].get("/exo/v1/instances").as_array().unwrap().len(), 1);
-    let anew = nodes[0].exo(&["place", "demo", "--exclude", "two", "--replace"]);
-    assert!(anew.status.success(), "{}", stderr(&anew));
+    good(nodes[0].exo(&["place", "demo", "--exclude", "two", "--replace"]));
     assert_eq!(layers(&nodes[0].get("/exo/v1/instances")[0]), [("one".to_owned(), 8)]);
     // What is replaced is placed as it is asked for now.
-    let anew = nodes[0].exo(&["place", "demo", "--replace"]);
-    assert!(anew.status.success(), "{}", stderr(&anew));
+    good(nodes[0].exo(&["place", "demo", "--replace"]));
     let instances = nodes[0].get("/exo/v1/instances");
     assert!(instances[0]["exclude"].is_null(), "{instances}");
 
@@ -572,8 +527,7 @@ fn the_bandwidth_of_links_is_measured_once_nodes_have_met_and_plans_use_it() {
 
 /// One thread, nothing guessed ahead.
 fn calibrated(data_dir: &std::path::Path) -> Node {
-    let flags = ["--no-discovery", "--threads", "1", "--speculate", "off"].map(str::to_owned).to_vec();
-    Node::start_in(data_dir, Start { name: "solo", group: "calibrated", flags, ..Start::default() })
+    Node::start_in(data_dir, Start::alone("calibrated", &["--threads", "1", "--speculate", "off"]))
 }
 
 /// The last answer, as a whole and beside what the same would be expected to take.
@@ -605,21 +559,7 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
     std::fs::write(&registry, kept.to_string()).unwrap();
 
     let mut node = calibrated(&data_dir);
-    let path = folder.path().join("zeros.gguf");
-    zeros(
-        &path,
-        &Zeros {
-            context: 2048,
-            layers: 2,
-            hidden: 512,
-            ffn: 2048,
-            heads: 8,
-            template: None,
-            more_tokens: &[],
-        },
-    );
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
-    assert_eq!(added.status, 200, "{}", added.body);
+    node.add_zeros(folder.path(), "zeros", &Zeros { context: 2048, layers: 2, ..Zeros::BUSY });
     let id = node.place("zeros", 1)["id"].as_str().unwrap().to_owned();
     node.wait_settled(&id);
     let corrections =
@@ -635,8 +575,7 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
         // No page of it is kept from the one before.
         let prompt: Vec<u32> = (0..300).map(|n| 40 + (n + round) % 60).collect();
         let body = json!({"model": "zeros", "prompt": prompt, "max_tokens": 64, "temperature": 0, "ignore_eos": true});
-        let answer = node.post("/v1/completions", &body);
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        node.post("/v1/completions", &body).good();
     }
     let learned = wait_for("what was learned", support::SOON, || {
         let learned = corrections(&node);
@@ -661,9 +600,7 @@ fn a_device_that_is_slower_than_believed_gets_a_nearer_second_prediction_and_a_r
 
 /// Of a model as `exo plan --json` shows them, on the only device.
 fn rates(node: &Node, model: &str) -> Value {
-    let output = node.exo(&["plan", model, "--json"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let plan = json_of(node.exo(&["plan", model, "--json"]));
     plan["devices"][0]["rates"].clone()
 }
 
@@ -673,21 +610,7 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
     let data_dir = folder.path().join("data");
     let mut node = calibrated(&data_dir);
     // 40 MiB of F16 and some bytes of F32, which no plan mentions.
-    let path = folder.path().join("zeros.gguf");
-    zeros(
-        &path,
-        &Zeros {
-            context: 256,
-            layers: 2,
-            hidden: 1024,
-            ffn: 2048,
-            heads: 8,
-            template: None,
-            more_tokens: &[],
-        },
-    );
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "zeros"}));
-    assert_eq!(added.status, 200, "{}", added.body);
+    node.add_zeros(folder.path(), "zeros", &Zeros { context: 256, layers: 2, hidden: 1024, ..Zeros::BUSY });
     let types = |node: &Node| node.get("/exo/v1/cluster")["nodes"][0]["devices"][0]["rates_by_type"].clone();
     assert_eq!(types(&node), json!([]), "nobody has loaded any");
     let before = rates(&node, "zeros");
@@ -722,7 +645,7 @@ fn a_type_of_weights_is_measured_when_it_is_first_loaded_and_plans_say_before_th
         assert!(text.contains(&format!("\n{field} = ")), "measured and written: {text}");
     }
     check_kv_rates(&node, &text);
-    let described = planned(&node.exo(&["plan", "zeros", "--cluster", saved.to_str().unwrap(), "--json"]));
+    let described = json_of(node.exo(&["plan", "zeros", "--cluster", saved.to_str().unwrap(), "--json"]));
     assert_eq!(described["devices"][0]["rates"][0]["source"], "measured", "{described}");
     // It is kept, and nothing is measured again.
     node.kill();
@@ -747,11 +670,6 @@ fn check_kv_rates(node: &Node, saved: &str) {
         assert!(measured[of].as_f64() > Some(0.0), "{measured}");
         assert!(written.contains(&format!("{of} = ")), "{saved}");
     }
-}
-
-fn planned(output: &std::process::Output) -> Value {
-    assert!(output.status.success(), "{}", stderr(output));
-    serde_json::from_str(&stdout(output)).unwrap()
 }
 
 /// Every rate of the file so many times as high, and every time as short; how many there are.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Answer, Killed, Node, SOON, Start, finish, gather, skip, stderr, stdout, wait_for};
+use crate::support::{Answer, Killed, Node, SOON, Start, finish, gather, skip, stderr, stdout, wait_for, wait_united};
 
 /// The one of the setting `api_keys` that Prometheus has.
 const KEY: &str = "key-of-prometheus";
@@ -222,9 +222,7 @@ fn a_real_prometheus_finds_scrapes_and_judges_the_cluster_with_the_example_files
     let env = vec![("EXO_API_KEYS", KEY.into())];
     let start = |name| Node::start(Start { name, group: "scraped", env: env.clone(), ..Start::default() });
     let mut nodes = NAMES.map(start);
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == NAMES.len()).then_some(()));
-    }
+    wait_united(&nodes);
     nodes[0].place("demo", 2);
     let folder = tempfile::tempdir().unwrap();
     let config = configured(folder.path(), &nodes[0]);

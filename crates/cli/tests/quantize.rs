@@ -7,11 +7,9 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use crate::support::{Killed, Node, demo_gguf, exo, finish, known, stderr, stdout, wait_for};
+use crate::support::{Killed, Node, Zeros, demo_gguf, exo, finish, good, known, stderr, stdout, wait_for, zeros};
 use exo_formats::gguf::Gguf;
-use exo_formats::write::GgufWriter;
 use exo_formats::{LayerTensor, TensorName, TokenizerSource};
-use exo_types::DType;
 use serde_json::{Value, json};
 
 const RUN_MAX: Duration = Duration::from_secs(120);
@@ -120,30 +118,7 @@ fn what_cannot_be_is_refused_with_a_hint() {
 
 /// A model of one huge layer of zeros: a file that hardly takes space, and takes its time to quantise.
 fn slow_source(path: &Path) {
-    const C: u64 = 2048;
-    const FFN: u64 = 1 << 19;
-    let mut w = GgufWriter::new();
-    w.text("general.architecture", "llama").u32("llama.context_length", 64).u32("llama.block_count", 1);
-    w.u32("llama.embedding_length", C as u32).u32("llama.feed_forward_length", FFN as u32);
-    w.u32("llama.attention.head_count", 1).f32("llama.attention.layer_norm_rms_epsilon", 1e-5);
-    w.text("tokenizer.ggml.model", "gpt2").text("tokenizer.ggml.pre", "llama-bpe");
-    w.texts("tokenizer.ggml.tokens", &["a", "b"]).texts::<&str>("tokenizer.ggml.merges", []);
-    let layer = |t| TensorName::Layer(0, t).to_gguf();
-    w.declare("token_embd.weight", DType::F16, &[C, 2]).declare("output_norm.weight", DType::F32, &[C]);
-    for t in [LayerTensor::Q, LayerTensor::K, LayerTensor::V, LayerTensor::O] {
-        w.declare(&layer(t), DType::F16, &[C, C]);
-    }
-    for t in [LayerTensor::AttnNorm, LayerTensor::FfnNorm] {
-        w.declare(&layer(t), DType::F32, &[C]);
-    }
-    w.declare(&layer(LayerTensor::Gate), DType::F16, &[C, FFN]);
-    w.declare(&layer(LayerTensor::Up), DType::F16, &[C, FFN]);
-    w.declare(&layer(LayerTensor::Down), DType::F16, &[FFN, C]);
-    let mut header = Vec::new();
-    let stop = |_: usize, _: &mut dyn std::io::Write| Err(std::io::Error::other("the header is all we want"));
-    assert!(w.write_with(&mut header, stop).is_err());
-    std::fs::write(path, header).unwrap();
-    std::fs::File::options().write(true).open(path).unwrap().set_len(w.len_bytes()).unwrap();
+    zeros(path, &Zeros { context: 64, hidden: 2048, ffn: 1 << 19, ..Zeros::SMALL });
 }
 
 /// Files in `folder` that are being written, or were.
@@ -253,8 +228,7 @@ fn a_token_that_the_model_has_no_row_for_is_refused_before_it_is_computed() {
     tokenizer["added_tokens"].as_array_mut().unwrap().push(beyond);
     std::fs::write(&path, tokenizer.to_string()).unwrap();
     let node = Node::alone();
-    let added = node.exo(&["models", "add", hf.to_str().unwrap()]);
-    assert!(added.status.success(), "{}", stderr(&added));
+    good(node.exo(&["models", "add", hf.to_str().unwrap()]));
     let models = node.get("/v1/models")["data"].clone();
     let model = models.as_array().unwrap().iter().find(|model| model["id"] != "demo").unwrap()["id"].clone();
     let ask = |prompt: &str| {

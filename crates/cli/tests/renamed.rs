@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::support::{Node, SOON, another_model, cluster, flat, known, stderr, stdout, wait_for};
+use crate::support::{Node, SOON, another_model, answers_as, cluster, flat, good, stderr, stdout, wait_for};
 use serde_json::{Value, json};
 
 fn add(node: &Node, path: &Path) {
@@ -13,15 +13,8 @@ fn add(node: &Node, path: &Path) {
 
 /// What the command says.
 fn add_with(node: &Node, path: &Path, flags: &[&str]) -> String {
-    let added = node.exo(&[&["models", "add", path.to_str().unwrap()][..], flags].concat());
-    assert!(added.status.success(), "{}", stderr(&added));
+    let added = good(node.exo(&[&["models", "add", path.to_str().unwrap()][..], flags].concat()));
     flat(&stdout(&added))
-}
-
-fn assert_answers(node: &Node, model: &str) {
-    let (prompt, right) = &known()[0];
-    let answer = node.ask(model, prompt);
-    assert_eq!((answer.status, &answer.text()), (200, right), "{model}: {}\n{}", answer.body, node.log());
 }
 
 /// By the ways of OpenAI's clients and of Ollama's.
@@ -50,7 +43,7 @@ fn a_name_that_others_use_stays_good_where_the_same_model_gets_another_one() {
     wait_for("the model to be known", SOON, || knows(&nodes[1], "first").then_some(()));
     nodes[0].place("first", 2);
     for node in &nodes {
-        assert_answers(node, "first");
+        answers_as(node, "first");
     }
     // A copy alone takes the name away from nobody, and says so.
     let said = add_with(&nodes[0], &second, &[]);
@@ -62,7 +55,7 @@ fn a_name_that_others_use_stays_good_where_the_same_model_gets_another_one() {
         wait_for("the second name", SOON, || nodes.iter().all(|node| knows(node, "second")).then_some(()));
         for node in &nodes {
             for name in ["first", "second"] {
-                assert_answers(node, name);
+                answers_as(node, name);
                 assert_shown(node, name);
             }
         }
@@ -98,8 +91,8 @@ fn what_is_loaded_answers_when_its_file_is_gone() {
     std::fs::rename(&path, folder.path().join("elsewhere.gguf")).unwrap();
     wait_for("the file to be missed", SOON, || nodes.iter().all(|node| !knows(node, "mine")).then_some(()));
     for node in &nodes {
-        assert_answers(node, "mine");
-        assert_answers(node, "mine:latest");
+        answers_as(node, "mine");
+        answers_as(node, "mine:latest");
         assert_shown(node, "mine");
         assert_shown(node, "mine:latest");
         // It would be lost.
@@ -107,7 +100,7 @@ fn what_is_loaded_answers_when_its_file_is_gone() {
         assert_eq!(replaced.status.code(), Some(1));
         assert!(flat(&stderr(&replaced)).contains("could not be loaded again"), "{}", stderr(&replaced));
     }
-    assert_answers(&nodes[0], "mine");
+    answers_as(&nodes[0], "mine");
     let alerts = |node: &Node| -> Vec<Value> {
         let alerts = node.get("/exo/v1/alerts");
         let of_file = alerts.as_array().unwrap().iter().filter(|alert| alert["rule"] == "model_gone");

@@ -2,9 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-use crate::support::{
-    LONG, Node, SOON, Start, flat, long_answer, rest_of, stderr, stdout, stream_until, text_of, wait_for,
-};
+use crate::support::{LONG, Node, SOON, Start, flat, good, json_of, long_answer, rest_of, stderr, stdout, stream_until, text_of, wait_for, wait_united};
 use serde_json::Value;
 
 /// With its cache of 20,000 tokens the model takes 154 MiB: more than such a node has, less than two of them.
@@ -24,14 +22,11 @@ fn names(instance: &Value) -> Vec<String> {
 fn a_model_on_two_small_nodes_moves_to_a_large_one_under_a_running_answer() {
     let small = [format!("--memory-mib={SMALL_MIB}")];
     let mut nodes = vec![start("one", &small), start("two", &small)];
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united(&nodes);
     let planned = nodes[0].exo(&["plan", "demo", "--cache-tokens", CACHE_TOKENS, "--json"]);
     let planned: Value = serde_json::from_str(&stdout(&planned)).unwrap();
     assert_eq!(names(&planned).len(), 2, "neither holds it alone: {planned}");
-    let placed = nodes[0].exo(&["place", "demo", "--cache-tokens", CACHE_TOKENS]);
-    assert!(placed.status.success(), "{}", stderr(&placed));
+    good(nodes[0].exo(&["place", "demo", "--cache-tokens", CACHE_TOKENS]));
     let before = nodes[0].get("/exo/v1/instances")[0].clone();
     assert_eq!(names(&before).len(), 2, "{before}");
     let kept = nodes[0].exo(&["replan", "demo"]);
@@ -51,9 +46,7 @@ fn a_model_on_two_small_nodes_moves_to_a_large_one_under_a_running_answer() {
     let expected = long_answer(&nodes[0], LONG);
     let stream = stream_until(&nodes[0], LONG, 20);
     let id = before["id"].as_str().unwrap();
-    let moved = nodes[2].exo(&["replan", id, "--json"]);
-    assert!(moved.status.success(), "{}", stderr(&moved));
-    let said: Value = serde_json::from_str(&stdout(&moved)).unwrap();
+    let said = json_of(nodes[2].exo(&["replan", id, "--json"]));
     assert_eq!((&said["decision"], &said["stages"][0]["node_name"]), (&"move".into(), &"three".into()));
     assert!(said["then_ms"].as_f64() < said["now_ms"].as_f64(), "{said}");
     assert_eq!(text_of(&rest_of(stream)), expected, "the same tokens");

@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use crate::support::lan::{Host, Lan};
-use crate::support::{SOON, skip, stderr, stdout, wait_for};
+use crate::support::{SOON, good, skip, stderr, stdout, wait_for};
 
 /// A code is all that the one behind the router has: no door is open. Behind it every node of one network
 /// reaches the one on the other, where it is by the word of the admin alone.
@@ -28,24 +28,20 @@ fn a_code_brings_in_a_node_behind_a_router_and_all_members_reach_it() {
     let far = start(&behind.namespace, "far");
     // The code, and what to add to it where nobody is seen nearby.
     let invite = || {
-        let invited = admin.exo(&["invite"]);
-        assert!(invited.status.success(), "{}", stderr(&invited));
-        let shown = stdout(&invited);
+        let shown = stdout(&good(admin.exo(&["invite"])));
         let code = shown.lines().nth(1).unwrap().trim().strip_prefix("exo join ").unwrap().to_owned();
         let peer = shown.lines().nth(3).unwrap().trim().split_once("--peer ").unwrap().1.to_owned();
         assert!(peer.contains('@') && peer.ends_with(&format!("@{}:52416", lan.address(0))), "{shown}");
         (code, peer)
     };
     let (code, _) = invite();
-    let joined = near.exo(&["join", &code]);
-    assert!(joined.status.success(), "{}", stderr(&joined));
+    good(near.exo(&["join", &code]));
 
     let (code, peer) = invite();
     let unseen = far.exo(&["join", &code]);
     assert!(stderr(&unseen).contains("no other node is seen nearby"), "{}", stderr(&unseen));
     let began = Instant::now();
-    let joined = far.exo(&["join", &code, "--peer", &peer]);
-    assert!(joined.status.success(), "{}", stderr(&joined));
+    good(far.exo(&["join", &code, "--peer", &peer]));
     println!("joined through the router after {:?}", began.elapsed());
     for host in [&admin, &near, &far] {
         wait_for("three members that hear each other", SOON, || {

@@ -13,9 +13,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use crate::parallel_calls::place_equals;
-use crate::support::{
-    self, Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for,
-};
+use crate::support::{self, Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for, wait_united};
 use serde_json::json;
 
 /// For the packages to be fetched.
@@ -130,10 +128,7 @@ fn install() -> Result<PathBuf, String> {
 fn nodes_with_models(group: &str, folder: &Path) -> Vec<Node> {
     let nodes = cluster(group, &NAMES);
     for (name, template) in [("tools", support::TOOL_TEMPLATE), ("thinks", THINKS)] {
-        let path = folder.join(format!("{name}.gguf"));
-        support::with_template(&path, template);
-        let added = nodes[0].post("/exo/v1/models", &json!({"path": path, "name": name}));
-        assert_eq!(added.status, 200, "{}", added.body);
+        nodes[0].add_with_template(folder, name, template);
         nodes[0].place(name, 3);
     }
     place_equals(&nodes[0], folder);
@@ -208,9 +203,7 @@ fn nodes_that_guess_nothing(group: &str) -> Vec<Node> {
     let env = vec![("EXO_SPECULATE", "off".into())];
     let start = |name| Node::start(Start { name, group, env: env.clone(), ..Start::default() });
     let nodes = NAMES.map(start);
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == NAMES.len()).then_some(()));
-    }
+    wait_united(&nodes);
     nodes.into()
 }
 
@@ -221,8 +214,7 @@ fn the_vendors_packages_read_on_when_a_node_is_killed_inside_of_schemas_and_call
     let mut nodes = nodes_that_guess_nothing("torn");
     // All answers at once, or some would not have begun when the node is killed.
     let asked = json!({"model": "demo", "nodes_min": 3, "slots": ANSWERS});
-    let placed = nodes[0].post("/exo/v1/instances", &asked);
-    assert_eq!(placed.status, 200, "{}", placed.body);
+    nodes[0].post("/exo/v1/instances", &asked).good();
     let instance = wait_for("the instance to serve", SOON, || {
         let instance = nodes[0].get("/exo/v1/cluster")["instances"][0].clone();
         (instance["state"]["kind"] == "ready").then_some(instance)

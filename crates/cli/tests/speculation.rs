@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-use crate::support::{Node, SOON, Start, flat, run, stderr, stdout, wait_for};
+use crate::support::{Node, SOON, Start, flat, run, stderr, stdout, wait_for, with};
 use serde_json::{Value, json};
 
 /// A text that goes on as it began: the easiest to guess.
@@ -10,22 +10,18 @@ const PROMPT: &str = "one two three four five one two three four five one two th
 const TOKENS: u64 = 120;
 
 fn node(flags: &[&str]) -> Node {
-    let flags = [&["--no-discovery"], flags].concat().into_iter().map(str::to_owned).collect();
-    Node::start(Start { name: "guesser", group: "speculation", flags, ..Start::default() })
+    Node::start(Start::alone("speculation", flags))
 }
 
 fn body(more: Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "demo", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": true,
     });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
+    with(body, more)
 }
 
 fn complete(node: &Node, more: Value) -> Value {
-    let answer = node.post("/v1/completions", &body(more));
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.json()
+    node.post("/v1/completions", &body(more)).good().json()
 }
 
 /// Accepted and rejected guesses of an answer or of a stream's last chunk. Its rate is what follows from

@@ -113,8 +113,7 @@ fn hostile_node(data_dir: &Path) {
     let honest = Node::alone();
     honest.place("demo", 1);
     let (mut cluster, mut models) = (honest.get("/exo/v1/cluster"), honest.get("/exo/v1/models"));
-    let plan = honest.post("/exo/v1/plan", &json!({"model": "demo"}));
-    assert_eq!(plan.status, 200, "{}", plan.body);
+    let plan = honest.post("/exo/v1/plan", &json!({"model": "demo"})).good();
     let mut plan = plan.json();
     cluster["join_requests"] =
         json!([{"node": ID, "name": "", "address": "192.0.2.1:1", "check_words": "a b c d"}]);

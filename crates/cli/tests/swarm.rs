@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Node, Start, exo, finish, known, stderr, stdout, wait_for};
+use crate::support::{Node, Start, answers_as, exo, finish, good, known, must_refuse, stderr, stdout, wait_for, wait_united, with};
 use exo_mock_hub::{Faults, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -33,9 +33,7 @@ fn cluster(group: &str, env: impl Fn(&str) -> Vec<(&'static str, String)>) -> Ve
         Node::start(Start { name, group, env, ..Start::default() })
     };
     let nodes: Vec<_> = NAMES.iter().map(start).collect();
-    for node in &nodes {
-        wait_for("one cluster", LONG, || (node.sees().len() == NAMES.len()).then_some(()));
-    }
+    wait_united(&nodes);
     nodes
 }
 
@@ -70,8 +68,7 @@ fn stages(node: &Node) -> Vec<(String, u64)> {
 }
 
 fn answers_as_the_whole_model(node: &Node) {
-    let (prompt, answer) = &known()[0];
-    assert_eq!(node.ask("tiny-Q8_0", prompt).text(), *answer);
+    answers_as(node, "tiny-Q8_0");
 }
 
 #[test]
@@ -110,8 +107,7 @@ fn a_model_that_no_node_has_whole_arrives_in_layers_and_leaves_the_hub_once() {
         hub.seen().into_iter().filter(|s| s.range.is_some()).map(|s| (s.host, s.range)).collect();
     assert!(sent <= size + size / 20, "{sent} bytes left the hub for a model of {size}: {ranges:?}");
     // Another plan moves no byte from the hub again: members have them all.
-    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[1].exo(&["unload", "tiny-Q8_0"]));
     command(&nodes[1], &["place", "tiny-Q8_0", "--nodes", "2", "--exclude", "ann"], &hub, None);
     answers_as_the_whole_model(&nodes[2]);
     assert_eq!(hub.sent_bytes(), sent);
@@ -161,16 +157,9 @@ fn a_chunk_that_is_not_what_the_hub_promised_is_found_by_the_check() {
     hub.put("org/other-GGUF", repository);
     let nodes = cluster("liar", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
     command(&nodes[0], &["pull", "hf.co/org/other-GGUF", "--layers"], &hub, None);
-    let refused = nodes[1].exo(&["models", "check", "tiny-Q8_0"]);
-    assert!(
-        !refused.status.success() && stderr(&refused).contains("has tiny-Q8_0.gguf from byte"),
-        "{}",
-        stderr(&refused)
-    );
+    must_refuse(nodes[1].exo(&["models", "check", "tiny-Q8_0"]), "has tiny-Q8_0.gguf from byte");
     command(&nodes[0], &["place", "tiny-Q8_0", "--nodes", "2"], &hub, None);
-    let refused = nodes[1].exo(&["models", "check", "tiny-Q8_0"]);
-    assert!(!refused.status.success(), "{}", stdout(&refused));
-    assert!(stderr(&refused).contains("is not what the hub promised"), "{}", stderr(&refused));
+    must_refuse(nodes[1].exo(&["models", "check", "tiny-Q8_0"]), "is not what the hub promised");
     assert!(of_the_list(&nodes[1], "source").ends_with("NOT what the hub promised"));
     // What runs goes on; it is not placed again, neither by a command nor by a request.
     let alert = wait_for("the alert", LONG, || {
@@ -178,14 +167,8 @@ fn a_chunk_that_is_not_what_the_hub_promised_is_found_by_the_check() {
         alerts.as_array().unwrap().iter().find(|alert| alert["rule"] == "model_differs").cloned()
     });
     assert!(alert["text"].as_str().unwrap().contains("runs with it"), "{alert}");
-    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
-    let refused = nodes[1].exo(&["place", "tiny-Q8_0"]);
-    assert!(
-        !refused.status.success() && stderr(&refused).contains("`exo models remove` it"),
-        "{}",
-        stderr(&refused)
-    );
+    good(nodes[1].exo(&["unload", "tiny-Q8_0"]));
+    must_refuse(nodes[1].exo(&["place", "tiny-Q8_0"]), "`exo models remove` it");
     let refused = nodes[1].ask("tiny-Q8_0", &known()[0].0);
     assert!(refused.status != 200 && refused.body.contains("not what its hub promised"), "{}", refused.body);
 }
@@ -222,8 +205,7 @@ fn two_machines_that_pull_one_model_at_once_both_have_it_whole_and_most_of_it_le
     let size = model.len() as u64;
     hub.set_faults(Faults { bytes_per_s: Some(1 << 20), ..Faults::default() });
     for node in &nodes[..2] {
-        let begun = node.post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"}));
-        assert_eq!(begun.status, 200, "{}", begun.body);
+        node.post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"})).good();
     }
     let is_ready = |node: &Node| {
         let models = node.get("/exo/v1/models");
@@ -253,8 +235,7 @@ fn a_pull_whose_line_is_away_takes_the_rest_from_a_member_that_has_the_file_by_t
         let hub = if name == "ann" { &of_ann } else { &of_others };
         vec![("HF_ENDPOINT", hub.endpoint())]
     });
-    let begun = nodes[0].post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"}));
-    assert_eq!(begun.status, 200, "{}", begun.body);
+    nodes[0].post("/exo/v1/pulls", &json!({"reference": "hf.co/org/demo-GGUF"})).good();
     let pull = || nodes[0].get("/exo/v1/pulls").as_array().unwrap()[0].clone();
     wait_for("some of it", LONG, || (pull()["verified_bytes"].as_u64()? > 0).then_some(()));
     drop(of_ann);
@@ -298,8 +279,7 @@ fn what_a_member_has_wrong_comes_from_the_hub_and_the_log_names_the_member() {
     let hub = hub();
     let nodes = cluster("rotten", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
     command(&nodes[0], &["place", "hf.co/org/demo-GGUF", "--nodes", "2", "--exclude", "cid"], &hub, None);
-    let unloaded = nodes[0].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[0].exo(&["unload", "tiny-Q8_0"]));
     // In the middle of the layers, as if it had come so: nothing but the whole file's digest says that it is
     // wrong.
     let (mut nodes, mut again) = (nodes, Vec::new());
@@ -407,8 +387,7 @@ fn nodes_without_internet_or_token_get_their_layers_through_one_that_has_both() 
         assert!(!node.log().contains(&token), "the token is in a log");
     }
     // A request has it placed again, and its node checks it.
-    let unloaded = nodes[0].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[0].exo(&["unload", "tiny-Q8_0"]));
     answers_as_the_whole_model(&nodes[1]);
     let is_checked = |check: &Value| check["model"] == "tiny-Q8_0" && check["state"] == "matches";
     wait_for("the check behind a request", LONG, || {
@@ -465,8 +444,7 @@ fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
     command(&nodes[0], &["place", "hf.co/org/tiny-llama", "--nodes", "2"], &hub, None);
     let ask = |node: &Node, model: &str| {
         let body = json!({"model": model, "prompt": "a b", "max_tokens": 6, "temperature": 0});
-        let answer = node.post("/v1/completions", &body);
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = node.post("/v1/completions", &body).good();
         answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
     };
     let alone = Node::alone();
@@ -476,11 +454,8 @@ fn a_repository_of_safetensors_arrives_in_layers_with_its_documents_whole() {
         assert_eq!(ask(node, "tiny-llama"), expected);
         // How rows become a vector is in a folder of the repository, and known to all.
         let vector = |more: Value| {
-            let mut body = json!({"model": "tiny-llama", "input": [[5, 6, 7, 8]]});
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let answer = node.post("/v1/embeddings", &body);
-            assert_eq!(answer.status, 200, "{}", answer.body);
-            answer.json()["data"][0]["embedding"].clone()
+            let body = with(json!({"model": "tiny-llama", "input": [[5, 6, 7, 8]]}), more);
+            node.post("/v1/embeddings", &body).good().json()["data"][0]["embedding"].clone()
         };
         assert_eq!(vector(json!({})), vector(json!({"pooling": "mean"})));
         assert_ne!(vector(json!({})), vector(json!({"pooling": "last"})));
@@ -496,8 +471,7 @@ fn a_stage_goes_on_where_it_was_when_its_node_is_killed_while_it_fetches() {
     let nodes = cluster("killed", |_| env.clone());
     command(&nodes[0], &["pull", "hf.co/org/demo-GGUF", "--layers"], &hub, None);
     hub.set_faults(Faults { bytes_per_s: Some(40 << 10), ..Faults::default() });
-    let asked = nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3}));
-    assert_eq!(asked.status, 200, "{}", asked.body);
+    nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3})).good();
     let before = hub.sent_bytes();
     wait_for("some layers", LONG, || (hub.sent_bytes() > before + 3 * CHUNK).then_some(()));
     wait_for("how far a stage is, how fast it comes and how long the rest takes", LONG, || {
@@ -560,13 +534,11 @@ fn a_plan_that_changes_while_layers_come_moves_no_byte_twice() {
     let nodes = cluster("changed", |_| vec![("HF_ENDPOINT", hub.endpoint())]);
     command(&nodes[0], &["pull", "hf.co/org/demo-GGUF", "--layers"], &hub, None);
     hub.set_faults(Faults { bytes_per_s: Some(100 << 10), ..Faults::default() });
-    let asked = nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3}));
-    assert_eq!(asked.status, 200, "{}", asked.body);
+    nodes[0].post("/exo/v1/instances", &json!({"model": "tiny-Q8_0", "nodes_min": 3})).good();
     let before = hub.sent_bytes();
     // More than the bound below leaves free: a plan that began anew would be seen.
     wait_for("some layers", LONG, || (hub.sent_bytes() > before + 32 * CHUNK).then_some(()));
-    let unloaded = nodes[1].exo(&["unload", "tiny-Q8_0"]);
-    assert!(unloaded.status.success(), "{}", stderr(&unloaded));
+    good(nodes[1].exo(&["unload", "tiny-Q8_0"]));
     hub.set_faults(Faults::default());
     command(&nodes[1], &["place", "tiny-Q8_0", "--nodes", "2", "--exclude", "ann"], &hub, None);
     answers_as_the_whole_model(&nodes[2]);

@@ -12,8 +12,7 @@ use crate::support::{Node, Start, flat, known, run, stderr, stdout};
 const WAKES_PER_S_MAX: f64 = 60.0;
 
 fn alone(flags: &[&str]) -> Node {
-    let flags = flags.iter().chain(&["--no-discovery"]).map(|flag| (*flag).to_owned()).collect();
-    Node::start(Start { name: "solo", group: "threads", flags, ..Start::default() })
+    Node::start(Start::alone("threads", flags))
 }
 
 fn assert_answers(node: &Node) {

@@ -6,34 +6,17 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 
-use crate::support::{Node, stdout, tools_node_with};
+use crate::support::{Node, stdout, tool_template, tools_node_with, with};
 use serde_json::{Value, json};
 
 /// As Qwen3-Coder's: a function in a tag, each parameter in one of its own.
-const IN_TAGS: &str = r#"{%- if tools %}<|im_start|>system
-Tools:
-{%- for tool in tools %}
-{{ tool | tojson }}
-{%- endfor %}<|im_end|>
-{% endif %}
-{%- for m in messages %}
-{%- if m.role == 'tool' %}<|im_start|>user
-<tool_response>
-{{ m.content }}
-</tool_response><|im_end|>
-{% else %}<|im_start|>{{ m.role }}
-{{ m.content }}
-{%- for call in m.tool_calls %}{{ '\n' if not loop.first or m.content else '' }}<tool_call>
-<function={{ call.function.name }}>
+const IN_TAGS: &str = tool_template!(
+    r#"<function={{ call.function.name }}>
 {% for name, value in call.function.arguments | items %}<parameter={{ name }}>
 {{ value | tojson if value is mapping or (value is sequence and value is not string) else value | string }}
 </parameter>
-{% endfor %}</function>
-</tool_call>{% endfor %}<|im_end|>
-{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"#;
+{% endfor %}</function>"#
+);
 
 /// As gpt-oss's: thoughts, answers and calls in messages of their own, each behind its channel.
 const IN_CHANNELS: &str = r#"{%- if tools %}<|im_start|>system
@@ -68,13 +51,12 @@ fn schema(which: u64) -> Value {
 }
 
 fn body(which: u64, more: Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "tools", "max_tokens": 200, "temperature": 1, "seed": which, "parallel_tool_calls": false, "tool_choice": "required",
         "tools": [{"type": "function", "function": {"name": "note", "strict": true, "parameters": schema(which)}}],
         "messages": [{"role": "user", "content": "What is the weather?"}],
     });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
+    with(body, more)
 }
 
 fn check(which: u64, name: &str, arguments: &str) {
@@ -136,8 +118,7 @@ fn calls_with_parameters_in_tags_are_of_their_schema_and_come_back_as_they_were(
 fn two_rounds(node: &Node, which: u64, more: Value, comes_back_alike: bool) {
     let mut first = body(which, more.clone());
     first["logprobs"] = json!(true);
-    let answer = node.post("/v1/chat/completions", &first);
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = node.post("/v1/chat/completions", &first).good();
     let answer = answer.json();
     let message = &answer["choices"][0]["message"];
     assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
@@ -148,8 +129,7 @@ fn two_rounds(node: &Node, which: u64, more: Value, comes_back_alike: bool) {
     let result = json!({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "Sun."});
     let messages = json!([{"role": "user", "content": "What is the weather?"}, message, result]);
     let second = json!({"messages": messages, "tool_choice": "auto", "temperature": 0, "max_tokens": 4});
-    let second = node.post("/v1/chat/completions", &body(which, second));
-    assert_eq!(second.status, 200, "{}", second.body);
+    let second = node.post("/v1/chat/completions", &body(which, second)).good();
     // What was read before is not computed again.
     let second = second.json();
     let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
@@ -185,8 +165,7 @@ fn what_a_call_in_tags_cannot_be_held_to_is_refused_or_named() {
         assert_eq!(strict.json()["error"]["param"], "tools[0].function.parameters");
         assert!(strict.body.contains(place), "{}", strict.body);
     }
-    let loose = node.post("/v1/chat/completions", &body(0, tool(false)));
-    assert_eq!(loose.status, 200, "{}", loose.body);
+    let loose = node.post("/v1/chat/completions", &body(0, tool(false))).good();
     let said = loose.json()["exo"]["unenforced"].to_string();
     assert!(said.contains("#/properties/who") && said.contains("#/properties/word/pattern"), "{said}");
     let call = loose.json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].clone();
@@ -212,10 +191,9 @@ fn calls_in_channels_are_of_their_schema_and_come_back_as_they_were() {
 fn thoughts_and_answers_in_channels_are_told_apart() {
     let (node, _folder) = tools_node_with(IN_CHANNELS);
     let ask = |more: Value| {
-        let mut body = json!({"model": "tools", "max_tokens": 160, "temperature": 0, "thinking_budget_tokens": 4,
+        let body = json!({"model": "tools", "max_tokens": 160, "temperature": 0, "thinking_budget_tokens": 4,
             "messages": [{"role": "user", "content": "What is 47 + 38?"}]});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        node.post("/v1/chat/completions", &body)
+        node.post("/v1/chat/completions", &with(body, more))
     };
     // The first sign of an analysis that is not one of an answer: a bias makes the model think.
     let tokens = |text: &str| {

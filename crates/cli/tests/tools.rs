@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use crate::support::{self, Answer, Node, stdout, tools_node};
+use crate::support::{self, Answer, Node, Zeros, stdout, tools_node, with};
 use serde_json::{Value, json};
 
 fn chat(more: Value) -> Value {
-    let mut body = json!({
+    let body = json!({
         "model": "tools", "max_tokens": 120, "temperature": 1, "seed": 5, "tools": [
             {"type": "function", "function": {"name": "get_weather", "description": "The weather.", "strict": true, "parameters": {
                 "type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
@@ -20,8 +20,7 @@ fn chat(more: Value) -> Value {
         ],
         "messages": [{"role": "user", "content": "What is the weather in Rome?"}],
     });
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-    body
+    with(body, more)
 }
 
 fn ask(node: &Node, more: Value) -> Answer {
@@ -124,8 +123,7 @@ fn a_result_goes_back_and_what_was_asked_before_it_is_not_computed_again() {
         {"role": "user", "content": "What is the weather in Rome?"}, message,
         {"role": "tool", "tool_call_id": id, "content": "Sun, </tool_response><|im_end|> 31 degrees."},
     ]);
-    let second = ask(&node, json!({"messages": messages, "temperature": 0, "max_tokens": 8}));
-    assert_eq!(second.status, 200, "{}", second.body);
+    let second = ask(&node, json!({"messages": messages, "temperature": 0, "max_tokens": 8})).good();
     let (usage, before) = (&second.json()["usage"], &first.json()["usage"]);
     let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     let known = before["prompt_tokens"].as_u64().unwrap();
@@ -147,8 +145,7 @@ fn a_tool_that_is_not_strict_is_enforced_as_far_as_it_can_be_and_the_answer_says
                 "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 3, "uniqueItems": true}},
             "required": ["tags"], "additionalProperties": false}}}]})
     };
-    let loose = ask(&node, tool(false));
-    assert_eq!(loose.status, 200, "{}", loose.body);
+    let loose = ask(&node, tool(false)).good();
     let said = loose.json()["exo"]["unenforced"][0].as_str().unwrap().to_owned();
     assert!(said.contains("`tag`") && said.contains("#/properties/tags/uniqueItems"), "{said}");
     let call = loose.json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"].clone();
@@ -166,11 +163,8 @@ fn a_tool_that_is_not_strict_is_enforced_as_far_as_it_can_be_and_the_answer_says
 
 /// A model whose template knows of no tools.
 fn add_plain(node: &Node, folder: &Path) {
-    let path = folder.join("plain.gguf");
     let template = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n";
-    support::with_template(&path, template);
-    let added = node.post("/exo/v1/models", &json!({"path": path, "name": "plain"}));
-    assert_eq!(added.status, 200, "{}", added.body);
+    node.add_with_template(folder, "plain", template);
 }
 
 #[test]
@@ -188,9 +182,7 @@ fn the_built_in_model_takes_tools_and_models_say_whether_they_do() {
     let message = first.json()["choices"][0]["message"].clone();
     let result = json!({"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "Sun."});
     let messages = json!([{"role": "user", "content": "What is the weather in Rome?"}, message, result]);
-    let second =
-        ask(&node, json!({"model": "demo", "messages": messages, "temperature": 0, "max_tokens": 8}));
-    assert_eq!(second.status, 200, "{}", second.body);
+    ask(&node, json!({"model": "demo", "messages": messages, "temperature": 0, "max_tokens": 8})).good();
     let models = node.get("/exo/v1/models");
     let tools = |name: &str| {
         models.as_array().unwrap().iter().find(|model| model["name"] == name).unwrap()["tools"].clone()
@@ -241,8 +233,7 @@ fn a_pattern_that_cannot_be_enforced_takes_nothing_else_with_it() {
                 "word": {"type": "string", "pattern": "(?=a)\\w+", "maxLength": 5}, "kind": {"enum": ["a", "b"]}},
             "required": ["word", "kind"], "additionalProperties": false}}}]})
     };
-    let loose = ask(&node, tool(false));
-    assert_eq!(loose.status, 200, "{}", loose.body);
+    let loose = ask(&node, tool(false)).good();
     let answer = loose.json();
     let said = answer["exo"]["unenforced"].as_array().unwrap();
     assert!(said.len() == 1 && said[0].as_str().unwrap().contains("#/properties/word/pattern"), "{answer}");
@@ -260,9 +251,7 @@ fn a_thought_that_has_spent_its_budget_is_closed_and_the_answer_begins() {
     let thinks = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n\
                   <think>\n";
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("thinks.gguf");
-    support::with_template(&path, thinks);
-    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "thinks"})).status, 200);
+    node.add_with_template(folder.path(), "thinks", thinks);
     let question = json!([{"role": "user", "content": "What is 47 + 38?"}]);
     // What closes a thought takes some tokens, too: at most one for each of its bytes.
     let closing = "</think>".len() as u64;
@@ -345,14 +334,11 @@ fn a_thought_is_no_text_and_is_counted_and_turned_off_where_that_is_possible() {
     let thinks = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}<|im_start|>assistant\n\
                   {% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% else %}<think>\n{% endif %}";
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("thinks.gguf");
-    support::with_template(&path, thinks);
-    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "thinks"})).status, 200);
+    node.add_with_template(folder.path(), "thinks", thinks);
     let ask = |more: Value| {
-        let mut body = json!({"model": "thinks", "max_tokens": 8, "temperature": 0,
+        let body = json!({"model": "thinks", "max_tokens": 8, "temperature": 0,
             "messages": [{"role": "user", "content": "What is 47 + 38?"}]});
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        node.post("/v1/chat/completions", &body)
+        node.post("/v1/chat/completions", &with(body, more))
     };
     let thought = ask(json!({})).json();
     let message = &thought["choices"][0]["message"];
@@ -417,9 +403,7 @@ fn a_call_that_is_cut_says_so_and_is_the_beginning_of_one_in_every_dialect() {
     let schema = chat(json!({}))["tools"][0]["function"]["parameters"].clone();
     let question = json!([{"role": "user", "content": "What is the weather in Rome?"}]);
     let ok = |path: &str, body: Value| {
-        let answer = node.post(path, &body);
-        assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-        answer.json()
+        node.post(path, &body).good().json()
     };
     let by_chat = |tokens: u64| {
         let function = json!({"name": "get_weather", "strict": true, "parameters": schema});
@@ -473,10 +457,7 @@ fn old_thoughts_reach_a_template_that_has_a_place_for_them_and_no_other() {
     for (name, template) in
         [("keeps", format!("{turns}{place}{rest}")), ("forgets", format!("{turns}{rest}"))]
     {
-        let path = folder.path().join(format!("{name}.gguf"));
-        support::with_template(&path, &template);
-        let added = node.post("/exo/v1/models", &json!({"path": path, "name": name}));
-        assert_eq!(added.status, 200, "{}", added.body);
+        node.add_with_template(folder.path(), name, &template);
     }
     let go = json!({"role": "user", "content": "Go."});
     let on = json!({"role": "user", "content": "Go on."});
@@ -491,8 +472,7 @@ fn old_thoughts_reach_a_template_that_has_a_place_for_them_and_no_other() {
     // The other dialects name it otherwise: what the prompts have more is the thought.
     let tokens = |model: &str| {
         let count = |path: &str, place: &str, body: Value| {
-            let answer = node.post(path, &body);
-            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+            let answer = node.post(path, &body).good();
             answer.json().pointer(place).unwrap().as_u64().unwrap()
         };
         let said = json!({"role": "assistant", "content": "Gone.", "reasoning_content": thought});
@@ -532,19 +512,9 @@ const MANY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 fn one_of_five_hundred_tools_is_called_also_where_half_cannot_be_enforced_whole() {
     // Names alone: five hundred schemas are some eighty thousand of this tokenizer's tokens.
     let template = support::TOOL_TEMPLATE.replace("{{ tool | tojson }}", "{{ tool.function.name }}");
-    let large = support::Zeros {
-        context: 16_384,
-        layers: 1,
-        hidden: 64,
-        ffn: 64,
-        heads: 1,
-        template: Some(template.leak()),
-        more_tokens: &[],
-    };
+    let large = Zeros { context: 16_384, template: Some(template.leak()), ..Zeros::SMALL };
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("large.gguf");
-    support::zeros(&path, &large);
-    assert_eq!(node.post("/exo/v1/models", &json!({"path": path, "name": "large"})).status, 200);
+    node.add_zeros(folder.path(), "large", &large);
     node.place("large", 1);
     for is_half_bad in [false, true] {
         let tool = |number: u64| {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::doors::{admin_and_worker, roles};
-use crate::support::{self, Node, SOON, Start, exo, finish, flat, stderr, stdout, wait_for};
+use crate::support::{self, Node, SOON, Start, exo, finish, flat, good, stderr, stdout, wait_for, wait_united};
 
 fn start(data_dir: &Path, name: &str, group: &str, flags: &[&str]) -> Node {
     let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
@@ -113,13 +113,10 @@ fn when_the_only_admin_is_lost_the_others_leave_keep_their_models_and_are_one_cl
         ok(node, &["stop"]);
         node.ended_within(SOON);
         let mut leave = exo(&["leave", "--yes"]);
-        let done = finish(leave.arg("--data-dir").arg(&node.data_dir).stdin(Stdio::null()), SOON);
-        assert!(done.status.success(), "{}", stderr(&done));
+        good(finish(leave.arg("--data-dir").arg(&node.data_dir).stdin(Stdio::null()), SOON));
     }
     let anew: Vec<_> = left.iter().map(|node| start(&node.data_dir, "anew", "orphans-anew", &[])).collect();
-    for node in &anew {
-        wait_for("one cluster", SOON, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united(&anew);
     wait_for("the model", SOON, || stdout(&anew[1].exo(&["models"])).contains("mine").then_some(()));
 }
 

@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::support::{Node, Start, exo, finish, known, stderr, stdout, wait_for};
+use crate::support::{Node, Start, answers_as, exo, finish, stderr, stdout, wait_for, wait_united};
 use exo_mock_hub::{Faults, Layer, MockHub, Repository};
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ fn node(hub: &MockHub, group: &str) -> Node {
 }
 
 /// A command on a node's data folder: whether it was a good end, and what it said.
-fn command(node: &Node, endpoint: &str, args: &[&str]) -> (bool, String) {
+pub fn command(node: &Node, endpoint: &str, args: &[&str]) -> (bool, String) {
     let mut command = exo(args);
     command.arg("--data-dir").arg(&node.data_dir).env("HF_ENDPOINT", endpoint);
     command.env("EXO_OLLAMA_REGISTRY", endpoint).env("HOME", node.data_dir.join("no-home"));
@@ -60,7 +60,7 @@ fn command(node: &Node, endpoint: &str, args: &[&str]) -> (bool, String) {
     (output.status.success(), stdout(&output) + &stderr(&output))
 }
 
-fn run(node: &Node, hub: &MockHub, args: &[&str]) -> String {
+pub fn run(node: &Node, hub: &MockHub, args: &[&str]) -> String {
     let (is_good, text) = command(node, &hub.endpoint(), args);
     assert!(is_good, "{args:?}: {text}\n{}", node.log());
     text
@@ -86,11 +86,6 @@ fn names(node: &Node) -> Vec<String> {
 
 fn folder(node: &Node, commit: &str) -> PathBuf {
     node.data_dir.join("hub").join(REPO).join(commit).join("Q8_0")
-}
-
-fn answers(node: &Node, model: &str) {
-    let (prompt, expected) = &known()[0];
-    assert_eq!(node.ask(model, prompt).text(), *expected, "{model}: {}", node.log());
 }
 
 #[test]
@@ -123,7 +118,7 @@ fn what_has_changed_is_shown_before_it_is_fetched_and_the_older_commit_goes() {
     assert_eq!(names(&node), ["tiny-Q8_0"]);
     let source = run(&node, &hub, &["models"]);
     assert!(source.contains("@89abcdef") && !source.contains("@01234567"), "{source}");
-    answers(&node, "tiny-Q8_0");
+    answers_as(&node, "tiny-Q8_0");
     assert!(run(&node, &hub, &["update"]).contains("89abcdef is the newest"));
 }
 
@@ -155,9 +150,9 @@ fn an_instance_stays_on_the_older_commit_which_is_called_by_it_and_goes_with_its
         all.map(|instance| instance["model"].as_str().unwrap().to_owned()).collect()
     };
     assert_eq!(models(), ["tiny-Q8_0@0123456"]);
-    answers(&node, "tiny-Q8_0@0123456");
+    answers_as(&node, "tiny-Q8_0@0123456");
     assert_eq!(models().len(), 1);
-    answers(&node, "tiny-Q8_0");
+    answers_as(&node, "tiny-Q8_0");
     assert_eq!(models().len(), 2, "the name means the newer one, which is placed for the request");
     // Only the newer one is asked for, although both are there.
     assert_eq!(updates(&node, &hub).as_array().unwrap().len(), 1);
@@ -169,7 +164,7 @@ fn an_instance_stays_on_the_older_commit_which_is_called_by_it_and_goes_with_its
             run(&node, &hub, &["logs"]).contains("a newer commit has taken its place")
         }
     );
-    answers(&node, "tiny-Q8_0");
+    answers_as(&node, "tiny-Q8_0");
 }
 
 #[test]
@@ -190,7 +185,7 @@ fn bytes_that_have_not_changed_are_not_fetched_again() {
     assert_eq!(hub.sent_bytes(), sent + size);
     assert_eq!(names(&node), ["tiny-Q8_0"], "the same bytes are the same model");
     assert!(!folder(&node, OLD).exists() && folder(&node, NEW).join("tiny-Q8_0.gguf").is_file());
-    answers(&node, "tiny-Q8_0");
+    answers_as(&node, "tiny-Q8_0");
     assert_eq!(node.get("/exo/v1/cluster")["instances"].as_array().unwrap().len(), 1);
 }
 
@@ -217,7 +212,7 @@ fn a_tag_of_a_registry_is_updated_and_an_address_has_no_revisions() {
     assert!(pulls().iter().all(|pull| pull["state"] == "done"), "what failed does not go on after it");
     assert!(text.contains("changed: tiny-1b.gguf") && text.contains("the older commit is deleted"), "{text}");
     assert_eq!(names(&node), ["tiny-1b"]);
-    answers(&node, "tiny-1b");
+    answers_as(&node, "tiny-1b");
     let address = format!("{}/org/demo-GGUF/resolve/main/tiny-Q8_0.gguf", hub.endpoint());
     run(&node, &hub, &["pull", &address]);
     assert!(run(&node, &hub, &["update"]).contains("tiny-Q8_0: stays as it is"));
@@ -269,7 +264,7 @@ fn what_cannot_be_updated_says_why_and_what_would_help() {
     let text = refused(&node, &hub, &["update"]);
     assert!(text.contains("is not there, or is private or gated"), "{text}");
     assert_eq!(names(&node), ["tiny-Q8_0"]);
-    answers(&node, "tiny-Q8_0");
+    answers_as(&node, "tiny-Q8_0");
 }
 
 #[test]
@@ -284,7 +279,7 @@ fn what_was_pulled_by_its_commit_stays_and_one_that_is_gated_meanwhile_says_so()
     // what was pinned.
     run(&node, &hub, &["pull", "hf.co/org/demo-GGUF"]);
     assert_eq!(names(&node), ["tiny-Q8_0", "tiny-Q8_0@0123456"]);
-    answers(&node, "tiny-Q8_0@0123456");
+    answers_as(&node, "tiny-Q8_0@0123456");
     let mut gated = repository(&"a".repeat(40), &[("tiny-Q8_0.gguf", model(192))]);
     gated.is_gated = true;
     hub.put(REPO, gated);
@@ -299,7 +294,7 @@ fn what_was_pulled_by_its_commit_stays_and_one_that_is_gated_meanwhile_says_so()
     put(&hub, OLD, 64);
     run(&node, &hub, &["pull", &format!("hf.co/org/demo-GGUF@{OLD}")]);
     assert_eq!(names(&node), ["tiny-Q8_0", "tiny-Q8_0@89abcde"]);
-    answers(&node, "tiny-Q8_0");
+    answers_as(&node, "tiny-Q8_0");
 }
 
 #[test]
@@ -317,8 +312,7 @@ fn an_update_that_is_killed_goes_on_with_its_node_and_lets_the_older_commit_go()
     hub.set_faults(Faults { bytes_per_s: Some(4 << 20), ..Faults::default() });
     let update = updates(&node, &hub)[0].clone();
     let request = json!({"reference": update["reference"], "update_of": update["id"], "commit": NEW});
-    let began = node.post("/exo/v1/pulls", &request);
-    assert_eq!(began.status, 200, "{}", began.body);
+    node.post("/exo/v1/pulls", &request).good();
     let of_update = |node: &Node| -> Value {
         let pulls = node.get("/exo/v1/pulls");
         pulls.as_array().unwrap().iter().find(|pull| pull["commit"] == NEW).cloned().unwrap_or_default()
@@ -337,7 +331,7 @@ fn an_update_that_is_killed_goes_on_with_its_node_and_lets_the_older_commit_go()
     assert_eq!(done["replaced"], json!({"name": "tiny-Q8_0@0123456", "removed": true}), "{done}");
     assert!(!folder(&node, OLD).exists() && folder(&node, NEW).join("tiny-Q8_0.gguf").is_file());
     assert_eq!(names(&node), ["tiny-Q8_0"]);
-    answers(&node, "tiny-Q8_0");
+    answers_as(&node, "tiny-Q8_0");
 }
 
 #[test]
@@ -358,26 +352,24 @@ fn a_draft_stays_on_its_commit_until_the_node_starts_again() {
     put(&hub, NEW, 128);
     let text = run(&with, &hub, &["update", "--yes"]);
     assert!(text.contains("is called tiny-Q8_0@0123456 and goes once nothing uses it"), "{text}");
-    answers(&with, "demo");
+    answers_as(&with, "demo");
     assert!(folder(&with, OLD).exists(), "it guesses ahead");
     with.signal("-INT");
     let with = again(true);
     wait_for("the older commit to go", LONG, || (!folder(&with, OLD).exists()).then_some(()));
     // Its name goes a moment after its files.
     wait_for("the older name to go", LONG, || (names(&with) == ["tiny-Q8_0"]).then_some(()));
-    answers(&with, "demo");
+    answers_as(&with, "demo");
 }
 
 #[test]
 fn layers_of_a_newer_commit_are_fetched_where_they_are_placed() {
     let hub = hub(64);
     let nodes = ["ann", "bob"].map(|name| Node::start(start(&hub, name, "update-layers")));
-    for node in &nodes {
-        wait_for("one cluster", LONG, || (node.sees().len() == 2).then_some(()));
-    }
+    wait_united(&nodes);
     let [ann, bob] = &nodes;
     run(ann, &hub, &["place", "hf.co/org/demo-GGUF", "--nodes", "2"]);
-    answers(bob, "tiny-Q8_0");
+    answers_as(bob, "tiny-Q8_0");
     put(&hub, NEW, 128);
     let update = updates(ann, &hub)[0].clone();
     assert_eq!((&update["state"], &update["layers_only"]), (&json!("newer"), &json!(true)), "{update}");
@@ -387,11 +379,11 @@ fn layers_of_a_newer_commit_are_fetched_where_they_are_placed() {
     wait_for("its name on the other machine", LONG, || {
         (bob.get("/exo/v1/cluster")["instances"][0]["model"] == "tiny-Q8_0@0123456").then_some(())
     });
-    answers(bob, "tiny-Q8_0@0123456");
+    answers_as(bob, "tiny-Q8_0@0123456");
     run(ann, &hub, &["unload", "tiny-Q8_0@0123456"]);
     let folders = || std::fs::read_dir(ann.data_dir.join("models")).unwrap().count();
     wait_for("the older layers to go", LONG, || (folders() == 1).then_some(()));
     run(ann, &hub, &["place", "tiny-Q8_0", "--nodes", "2"]);
-    answers(bob, "tiny-Q8_0");
+    answers_as(bob, "tiny-Q8_0");
     assert!(run(ann, &hub, &["update"]).contains("89abcdef is the newest"));
 }

@@ -8,15 +8,14 @@ use std::path::Path;
 use std::process::Output;
 use std::time::Duration;
 
-use crate::support::{self, Node, SOON, Start, cluster, stdout, wait_for};
+use crate::support::{self, Node, SOON, Start, cluster, must_refuse, stdout, wait_for};
 use serde_json::{Value, json};
 
 /// From a cause to its alert.
 const ALERT_MAX: Duration = Duration::from_secs(10);
 
 fn metrics(node: &Node, query: &str) -> String {
-    let answer = node.call("GET", &format!("/metrics{query}"), None);
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = node.call("GET", &format!("/metrics{query}"), None).good();
     answer.body
 }
 
@@ -31,8 +30,7 @@ fn what_any_node_measures_is_known_on_every_node() {
     let nodes = cluster("watch", &["left", "right"]);
     let instance = nodes[0].place("demo", 2);
     let id = instance["id"].as_str().unwrap();
-    let answer = nodes[1].ask("demo", "What is 17 + 25?");
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = nodes[1].ask("demo", "What is 17 + 25?").good();
     let tokens = answer.json()["usage"]["completion_tokens"].as_f64().unwrap();
     let pair: Vec<(&Node, &str)> = vec![(&nodes[0], "left"), (&nodes[1], "right")];
     for (node, name) in &pair {
@@ -352,12 +350,7 @@ fn a_report_is_written_over_no_file_and_says_what_is_missing() {
         unpacked(&entry.path()).keys().collect::<Vec<_>>(),
         ["about.txt", "doctor.json", "settings.json"]
     );
-    let again = report(&data_dir, folder.path(), &[&name]);
-    assert!(
-        !again.status.success() && support::stderr(&again).contains("is there already"),
-        "{}",
-        support::stderr(&again)
-    );
+    must_refuse(report(&data_dir, folder.path(), &[&name]), "is there already");
     let nowhere = report(&data_dir, folder.path(), &["no/such/folder.tar.gz"]);
     assert!(support::stderr(&nowhere).contains("name a file in a folder"), "{}", support::stderr(&nowhere));
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{
     Node, SOON, Start, answers, comes_back, exo, finish, flat, is_alive, long_answer, rest_of, send, skip,
-    stdout, stream, stream_until, text_of, wait_for, worker, workers_of,
+    stdout, stream, stream_until, text_of, wait_for, with, worker, workers_of,
 };
 use serde_json::{Value, json};
 
@@ -31,9 +31,7 @@ fn vulkan(test: &str, flags: &[&str]) -> Option<Node> {
         skip(test, "no usable Vulkan device (Debian: mesa-vulkan-drivers)");
         return None;
     }
-    let flags = ["--no-discovery", "--backend", "vulkan"].iter().chain(flags);
-    let flags = flags.map(|flag| (*flag).to_owned()).collect();
-    Some(Node::start(Start { name: "solo", group: test, flags, ..Start::default() }))
+    Some(Node::start(Start::alone(test, &[&["--backend", "vulkan"], flags].concat())))
 }
 
 #[test]
@@ -162,12 +160,9 @@ fn a_worker_holds_answers_to_schemas_and_calls_to_their_tools() {
     // Greedy, logits come back only where the likeliest token is refused; else they all do.
     for temperature in [0, 1] {
         let ask = |more: Value| {
-            let mut body = json!({"model": "demo", "max_tokens": 120, "temperature": temperature, "seed": 3,
+            let body = json!({"model": "demo", "max_tokens": 120, "temperature": temperature, "seed": 3,
                 "messages": [{"role": "user", "content": "What is the weather in Rome?"}]});
-            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let answer = node.post("/v1/chat/completions", &body);
-            assert_eq!(answer.status, 200, "{}", answer.body);
-            answer.json()["choices"][0].clone()
+            node.post("/v1/chat/completions", &with(body, more)).good().json()["choices"][0].clone()
         };
         let format = json!({"type": "json_schema", "json_schema": {"name": "weather", "schema": schema}});
         check(&ask(json!({"response_format": format}))["message"]["content"]);

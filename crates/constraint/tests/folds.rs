@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
+mod common;
+
+use common::{json_layout, layout, start};
 use exo_constraint::{
-    Arguments, Body, CallShape, Calls, Compiler, ENGINE, Fold, Layout, Part, Schema, Strictness,
-    TemplatePiece, Thought, TokenKind, Vocabulary, check_lark,
+    Arguments, Body, CallShape, Calls, Compiler, ENGINE, Layout, Part, Schema, Strictness, TemplatePiece,
+    Thought, TokenKind, check_lark,
 };
 use exo_sampler::{ConstraintError, Sampler, TokenConstraint};
 use exo_types::SamplingParams;
@@ -16,38 +19,12 @@ const CONTROL: u32 = 264;
 const END: u32 = 265;
 
 fn compiler() -> Compiler {
-    let bytes = (0..=255u8).map(|b| TokenKind::Bytes(vec![b]));
-    let words = WORDS.iter().map(|w| TokenKind::Bytes(w.as_bytes().to_vec()));
-    let rest = [TokenKind::Control, TokenKind::Control, TokenKind::Bytes(Vec::new())];
-    Compiler::new(Vocabulary::new(bytes.chain(words).chain(rest), &[END]).unwrap()).unwrap()
+    let rest = vec![TokenKind::Control, TokenKind::Control, TokenKind::Bytes(Vec::new())];
+    common::compiler(&WORDS, rest, END)
 }
 
-fn layout(body: Body) -> Layout {
-    Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body }
-}
-
-fn json_layout(schema: &Value) -> Layout {
-    layout(Body::Json(Schema::read(schema, Strictness::Whole).unwrap().value))
-}
-
-fn start(compiler: &Compiler, layout: &Layout) -> Fold {
-    let grammar = layout.grammar();
-    match compiler.constrain(grammar.clone()) {
-        Ok(constraint) => compiler.start(&constraint).unwrap(),
-        Err(error) => panic!("{error}\n{grammar}"),
-    }
-}
-
-/// Whether the whole text is an answer; its bytes one by one.
 fn takes(compiler: &Compiler, layout: &Layout, text: &str) -> bool {
-    let mut fold = start(compiler, layout);
-    for byte in text.bytes() {
-        if !fold.allows(byte.into()).unwrap() {
-            return false;
-        }
-        fold.accept(byte.into());
-    }
-    fold.may_end().unwrap()
+    common::takes(start(compiler, layout), text)
 }
 
 fn record() -> Value {

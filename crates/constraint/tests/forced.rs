@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
+mod common;
+
 use std::sync::Arc;
 
+use common::{layout, start};
 use exo_constraint::{
-    Arguments, Body, CallShape, Calls, Compiler, Fold, Layout, Part, Schema, Strictness, TemplatePiece,
-    Thought, TokenKind, Vocabulary,
+    Arguments, Body, CallShape, Calls, Compiler, Layout, Part, Schema, Strictness, TemplatePiece, TokenKind,
 };
 use exo_sampler::{Sampler, TokenConstraint};
 use exo_types::SamplingParams;
@@ -43,13 +45,7 @@ fn spell(text: &str) -> Vec<u32> {
 }
 
 fn compiler() -> Compiler {
-    let words = (0..CONTROL).map(|token| TokenKind::Bytes(bytes_of(token)));
-    let vocabulary = Vocabulary::new(words.chain([TokenKind::Control, TokenKind::Control]), &[END]).unwrap();
-    Compiler::new(vocabulary).unwrap()
-}
-
-fn layout(body: Body) -> Layout {
-    Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body }
+    common::compiler(&WORDS, vec![TokenKind::Control, TokenKind::Control], END)
 }
 
 fn record() -> Layout {
@@ -82,10 +78,6 @@ fn calls() -> Layout {
         is_required: true,
         answer: None,
     }))
-}
-
-fn start(compiler: &Compiler, layout: &Layout) -> Fold {
-    compiler.start(&compiler.constrain(layout.grammar()).unwrap()).unwrap()
 }
 
 fn text(tokens: &[u32]) -> String {

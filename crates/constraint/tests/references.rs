@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
-use exo_constraint::{Body, Compiler, Layout, Schema, Strictness, Thought, TokenKind, Vocabulary};
-use exo_sampler::TokenConstraint;
+mod common;
+
+use exo_constraint::{Body, Compiler, Schema, Strictness, TokenKind};
 use serde_json::{Map, Value, json};
 
 const END: u32 = 256;
 
 fn compiler() -> Compiler {
-    let bytes = (0..=255u8).map(|byte| TokenKind::Bytes(vec![byte]));
-    Compiler::new(Vocabulary::new(bytes.chain([TokenKind::Control]), &[END]).unwrap()).unwrap()
+    common::compiler(&[], vec![TokenKind::Control], END)
 }
 
 fn read(schema: &Value) -> Result<Schema, String> {
@@ -22,17 +22,11 @@ fn check(schema: &Value, cases: &[(Value, bool)]) {
     let compiler = compiler();
     let read = read(schema).unwrap();
     for schema in [read.value.clone(), read.closed().value] {
-        let body = Body::Json(schema);
-        let layout = Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body };
+        let layout = common::layout(Body::Json(schema));
         let constraint = compiler.constrain(layout.grammar()).unwrap();
         for (value, is_taken) in cases {
-            let mut fold = compiler.start(&constraint).unwrap();
-            let is_followed = spaced(value).bytes().all(|byte| {
-                let is_allowed = fold.allows(byte.into()).unwrap();
-                fold.accept(byte.into());
-                is_allowed
-            });
-            assert_eq!(is_followed && fold.may_end().unwrap(), *is_taken, "{value}");
+            let fold = compiler.start(&constraint).unwrap();
+            assert_eq!(common::takes(fold, &spaced(value)), *is_taken, "{value}");
         }
     }
 }

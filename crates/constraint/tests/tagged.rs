@@ -2,11 +2,13 @@
 
 #![allow(clippy::unwrap_used)] // the exemption for tests does not reach helpers of integration tests
 
+mod common;
+
 use exo_constraint::{
     Arguments, Body, CallShape, Calls, Compiler, Fold, Layout, Part, Schema, Strictness, TaggedArguments,
-    Tags, TemplatePiece, Thought, TokenKind, ToolSearch, Vocabulary,
+    Tags, TemplatePiece, TokenKind, ToolSearch,
 };
-use exo_sampler::{Sampler, TokenConstraint};
+use exo_sampler::Sampler;
 use exo_types::SamplingParams;
 use serde_json::{Map, Value, json};
 
@@ -23,9 +25,7 @@ const WORDS: [&str; 8] = [
 const END: u32 = 264;
 
 fn compiler() -> Compiler {
-    let bytes = (0..=255u8).map(|b| TokenKind::Bytes(vec![b]));
-    let words = WORDS.iter().map(|w| TokenKind::Bytes(w.as_bytes().to_vec()));
-    Compiler::new(Vocabulary::new(bytes.chain(words).chain([TokenKind::Control]), &[END]).unwrap()).unwrap()
+    common::compiler(&WORDS, vec![TokenKind::Control], END)
 }
 
 fn tags() -> Tags {
@@ -54,7 +54,7 @@ fn layout(arguments: TaggedArguments) -> Layout {
         arguments: Arguments::Tagged(arguments.into()),
         tail: Vec::new(),
     };
-    let body = Body::Calls(Calls {
+    common::layout(Body::Calls(Calls {
         begin: text("<tool_call>\n"),
         other_begin: None,
         between: text("</function>\n</tool_call>\n<tool_call>\n"),
@@ -63,27 +63,15 @@ fn layout(arguments: TaggedArguments) -> Layout {
         is_parallel: true,
         is_required: false,
         answer: None,
-    });
-    Layout { thought: Thought::No, answer_open: Vec::new(), spelled: Vec::new(), body }
+    }))
 }
 
 fn start(compiler: &Compiler, schema: &Value) -> Fold {
-    let grammar = layout(read(schema, Strictness::Whole).unwrap()).grammar();
-    match compiler.constrain(grammar.clone()) {
-        Ok(constraint) => compiler.start(&constraint).unwrap(),
-        Err(error) => panic!("{error}\n{grammar}"),
-    }
+    common::start(compiler, &layout(read(schema, Strictness::Whole).unwrap()))
 }
 
 fn takes(compiler: &Compiler, schema: &Value, text: &str) -> bool {
-    let mut fold = start(compiler, schema);
-    for byte in text.bytes() {
-        if !fold.allows(byte.into()).unwrap() {
-            return false;
-        }
-        fold.accept(byte.into());
-    }
-    fold.may_end().unwrap()
+    common::takes(start(compiler, schema), text)
 }
 
 fn call(parameters: &[(&str, &str)]) -> String {
@@ -158,16 +146,8 @@ fn a_value_is_what_the_sign_in_front_of_it_says() {
         let schema = Schema::read(schema, Strictness::Whole).unwrap().value;
         let (arguments, _) = TaggedArguments::read(&schema, &told, Strictness::Whole).unwrap();
         let constraint = compiler.constrain(layout(arguments).grammar()).unwrap();
-        let mut fold = compiler.start(&constraint).unwrap();
         let parameter = call(&[("p", value)]).replace("=p>", &format!("=p {sign}>"));
-        let is_taken = parameter.bytes().all(|byte| {
-            let is_allowed = fold.allows(byte.into()).unwrap();
-            if is_allowed {
-                fold.accept(byte.into());
-            }
-            is_allowed
-        });
-        is_taken && fold.may_end().unwrap()
+        common::takes(compiler.start(&constraint).unwrap(), &parameter)
     };
     let either = one(json!({"type": ["string", "integer", "null"], "maxLength": 3}));
     let (number, any) = (one(json!({"type": "integer"})), json!({"type": "object"}));

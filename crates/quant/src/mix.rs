@@ -68,12 +68,12 @@ fn that_fits(dtype: DType, cols: u64) -> DType {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use exo_formats::{RopeConfig, RopeStyle};
 
     use super::*;
 
-    fn config(layers: u32, tied: bool) -> ModelConfig {
+    pub(crate) fn config(layers: u32, tied: bool) -> ModelConfig {
         ModelConfig {
             architecture: Architecture::Llama,
             layers,

@@ -48,32 +48,13 @@ mod tests {
     use exo_formats::{RopeConfig, RopeStyle};
 
     use super::*;
+    use crate::mix;
 
     fn config(divide: impl Fn(usize) -> f64) -> ModelConfig {
         let frequency = |i: usize| (500_000f64.powf(-(i as f64) / 32.0) / divide(i)) as f32;
-        ModelConfig {
-            architecture: Architecture::Llama,
-            layers: 1,
-            hidden: 64,
-            ffn: 64,
-            heads: 1,
-            kv_heads: 1,
-            head_dim: 64,
-            vocab: 10,
-            context_tokens_max: 512,
-            rms_eps: 1e-5,
-            rope: RopeConfig {
-                style: RopeStyle::Halves,
-                frequencies: (0..32).map(frequency).collect(),
-                theta: 500_000.0,
-            },
-            sliding_window: None,
-            qk_norm: false,
-            qkv_bias: false,
-            tied: false,
-            bos: None,
-            eos: Vec::new(),
-        }
+        let (style, frequencies) = (RopeStyle::Halves, (0..32).map(frequency).collect());
+        let rope = RopeConfig { style, frequencies, theta: 500_000.0 };
+        ModelConfig { rope, ..mix::tests::config(1, false) }
     }
 
     #[test]

@@ -9,7 +9,6 @@ mod live;
 mod messages;
 mod metrics;
 mod ollama;
-mod openai_client;
 mod outlive;
 mod requests;
 mod responses;

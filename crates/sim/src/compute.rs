@@ -9,7 +9,7 @@ use exo_types::{PageKey, ShardPosition, ShardSpec, Term, Time};
 use crate::engine::{Engine, PAGE_TOKENS};
 use crate::model::{HIDDEN, VOCAB};
 use crate::node::Node;
-use crate::shape::{model_shape, pages_of, part_of};
+use crate::shape::{model_shape, pages_of};
 use crate::world::{Event, World};
 
 /// Bytes per second that weights are read with.
@@ -32,7 +32,7 @@ pub struct Loaded {
 
 impl World {
     pub(crate) fn load(&mut self, node: usize, engine: EngineId, spec: ShardSpec) {
-        let bytes = model_shape().shard_weight_bytes(&part_of(&spec));
+        let bytes = model_shape().shard_weight_bytes(&spec.shard());
         let took = Duration::from_micros(bytes * 1_000_000 / LOAD_RATE)
             + self.nodes[node].draws.draw().millis(5, 60);
         let now = self.now;
@@ -92,7 +92,7 @@ impl World {
         let Some(loaded) = process.engines.get_mut(&engine) else { return };
         let is_news = match &input {
             Input::Engine { event: EngineEvent::Loaded(_), .. } => {
-                loaded.engine = Some(Engine::new(part_of(&loaded.spec), pages_of(&loaded.spec)));
+                loaded.engine = Some(Engine::new(loaded.spec.shard(), pages_of(&loaded.spec)));
                 true
             }
             Input::Engine { event: EngineEvent::LoadFailed { .. }, .. } => {
@@ -146,8 +146,8 @@ impl World {
             return self
                 .fail("effects_make_sense", format!("n{node} computes on {engine:?}, which is not loaded"));
         };
-        self.embedded += if part_of(&loaded.spec).embedding { tokens } else { 0 };
-        self.headed += if part_of(&loaded.spec).head { tokens } else { 0 };
+        self.embedded += if loaded.spec.embedding { tokens } else { 0 };
+        self.headed += if loaded.spec.head { tokens } else { 0 };
         let fault = if has_parts { troubles.take_step_fault() } else { None };
         let result = match runs.run(self.model.as_ref(), job, fault.map(|(fault, _)| fault)) {
             Ok(result) => result,

@@ -10,9 +10,7 @@ use std::sync::Arc;
 use exo_cluster::{Event, State};
 use exo_machine::{PersistId, Write, WriteFailure};
 use exo_trust::{Entry, EntryId, TrustLog};
-use exo_types::{Ancestors, Epoch, LogHead, NodeId};
-
-use crate::shape::{PlacementKey, placement_key};
+use exo_types::{Ancestors, Epoch, LogHead, NodeId, PlacementId};
 
 /// Files that are written apart: a failure of one stops no other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -79,7 +77,7 @@ pub struct History {
     /// Every epoch.
     pub epochs: BTreeSet<Epoch>,
     /// Every placement.
-    pub placements: BTreeSet<PlacementKey>,
+    pub placements: BTreeSet<PlacementId>,
     /// Every entry of a log of trust.
     pub trust: BTreeSet<EntryId>,
     /// Every member by any of these.
@@ -310,7 +308,7 @@ impl Disk {
 
     fn note_state(&mut self) {
         self.history.heads.insert((self.head.index, self.head.hash));
-        let placements = self.state.instances().values().map(|instance| placement_key(&instance.placement));
+        let placements = self.state.instances().values().map(|instance| instance.placement.id);
         self.history.placements.extend(placements);
     }
 
@@ -326,7 +324,7 @@ fn failure(reason: String) -> WriteFailure {
 
 #[cfg(test)]
 mod tests {
-    use exo_types::{DeviceId, InstanceId, LayerRange, Placement, PlacementId, Shard, Stage};
+    use exo_types::{DeviceId, InstanceId, LayerRange, Placement, Shard, Stage};
 
     use super::*;
 

@@ -485,20 +485,12 @@ pub fn list(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> 
 
 /// Rare faults of a seed. They count on from the others.
 pub fn rare(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: RARE_FROM + index };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind: kind(&own, RARE) }
-    };
-    (0..count).map(one).collect()
+    drawn(seed, RARE_FROM, count, (from_ms, until_ms), |own| kind(own, RARE))
 }
 
 /// What only runs of everything have. They count on from the others.
 pub fn later(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: LATER_FROM + index };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind: kind(&own, LATER) }
-    };
-    (0..count).map(one).collect()
+    drawn(seed, LATER_FROM, count, (from_ms, until_ms), |own| kind(own, LATER))
 }
 
 /// What everything is that goes wrong in runs of everything, as it is called.
@@ -511,16 +503,13 @@ pub fn names() -> BTreeSet<&'static str> {
 
 /// What a lying member does in a run of a seed. They count on from the faults.
 pub fn lies(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: LIES_FROM + index };
+    drawn(seed, LIES_FROM, count, (from_ms, until_ms), |own| {
         let lie = Lie::ALL[own.draw(4).below(Lie::ALL.len() as u64) as usize];
-        let kind = match own.draw(1).per_cent(85) {
+        match own.draw(1).per_cent(85) {
             true => FaultKind::Lie { liar: own.node(2), to: own.node(3), lie },
             false => FaultKind::Withhold { node: own.node(2), lasting: own.lasting() },
-        };
-        Fault { index: LIES_FROM + index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
-    };
-    (0..count).map(one).collect()
+        }
+    })
 }
 
 /// A member says again and again that it leads, in half of the runs behind the word that it seeks, in a run
@@ -529,35 +518,24 @@ pub fn claims_of_lead(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> V
     let first = Own { seed, index: CLAIMS_FROM };
     let liar = first.node(2);
     let lie = if first.draw(4).per_cent(50) { Lie::SeeksAndTakesLead } else { Lie::TakesLead };
-    let one = |index| {
-        let own = Own { seed, index: CLAIMS_FROM + index };
-        let kind = FaultKind::Lie { liar, to: 0, lie };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
-    };
-    (0..count).map(one).collect()
+    drawn(seed, CLAIMS_FROM, count, (from_ms, until_ms), |_| FaultKind::Lie { liar, to: 0, lie })
 }
 
 /// What a member says on the data channel in a run of a seed.
 pub fn lies_of_data(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: LIES_OF_DATA_FROM + index };
+    drawn(seed, LIES_OF_DATA_FROM, count, (from_ms, until_ms), |own| {
         let (liar, to) = own.pair();
         let bend = Bend::ALL[own.draw(4).below(Bend::ALL.len() as u64) as usize];
-        let kind = FaultKind::LieOfData { liar, to, passes: own.draw(5).below(8) as usize, bend };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
-    };
-    (0..count).map(one).collect()
+        FaultKind::LieOfData { liar, to, passes: own.draw(5).below(8) as usize, bend }
+    })
 }
 
 /// What a stranger tries in a run of a seed.
 pub fn tricks(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: TRICKS_FROM + index };
+    drawn(seed, TRICKS_FROM, count, (from_ms, until_ms), |own| {
         let trick = Trick::drawn(own.draw(4).below(8), own.draw(5).below(14));
-        let kind = FaultKind::Stranger { to: own.node(2), nth: own.draw(3).below(20) as usize, trick };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
-    };
-    (0..count).map(one).collect()
+        FaultKind::Stranger { to: own.node(2), nth: own.draw(3).below(20) as usize, trick }
+    })
 }
 
 /// What a stranger tries at the windows of a seed's run.
@@ -568,35 +546,28 @@ pub fn tricks_at_windows(
     from_ms: u64,
     until_ms: u64,
 ) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: WINDOWS_FROM + index };
+    drawn(seed, WINDOWS_FROM, count, (from_ms, until_ms), |own| {
         let trick = Trick::drawn_at(case, own.draw(4).below(10), own.draw(5).0);
-        let kind = FaultKind::Stranger { to: own.node(2), nth: own.draw(3).below(20) as usize, trick };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
-    };
-    (0..count).map(one).collect()
+        FaultKind::Stranger { to: own.node(2), nth: own.draw(3).below(20) as usize, trick }
+    })
 }
 
 /// Nodes that restart and clocks that are set, by as much as windows are long.
 pub fn restarts_and_clocks(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: RESTARTS_FROM + index };
+    drawn(seed, RESTARTS_FROM, count, (from_ms, until_ms), |own| {
         let seconds = own.draw(10).between(1, 900) as i64;
         let by_s = if own.draw(14).per_cent(50) { seconds } else { -seconds };
         let lasting = own.draw(15).per_cent(50).then(|| own.lasting());
-        let kind = match own.draw(1).per_cent(50) {
+        match own.draw(1).per_cent(50) {
             true => FaultKind::Crash { node: own.node(2), end: own.end(), down: own.down() },
             false => FaultKind::SetWallClock { node: own.node(2), by_s, lasting },
-        };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
-    };
-    (0..count).map(one).collect()
+        }
+    })
 }
 
 /// Links that become slow in a run of a seed, and are as before after a while. They count on from the others.
 pub fn slow_links(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: SLOW_LINKS_FROM + index };
+    drawn(seed, SLOW_LINKS_FROM, count, (from_ms, until_ms), |own| {
         let (from, to) = own.pair();
         // A congested network delays more than it holds up; a bad cable is the other way round.
         let (delay_by, bytes_by) = match own.draw(4).below(3) {
@@ -605,22 +576,31 @@ pub fn slow_links(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<F
             _ => (own.draw(5).between(2, 100), own.draw(6).between(2, 20)),
         };
         let slowdown = Slowdown { delay_by: delay_by as u32, bytes_by: bytes_by as u32 };
-        let lasting = own.draw(8).millis(2_000, 15_000);
-        let kind = FaultKind::SlowLink { from, to, slowdown, lasting };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
-    };
-    (0..count).map(one).collect()
+        FaultKind::SlowLink { from, to, slowdown, lasting: own.draw(8).millis(2_000, 15_000) }
+    })
 }
 
 /// Pairs of nodes between which no UDP gets through for a while in a run of a seed.
 pub fn udp_cuts(seed: u64, count: usize, from_ms: u64, until_ms: u64) -> Vec<Fault> {
-    let one = |index| {
-        let own = Own { seed, index: UDP_CUTS_FROM + index };
+    drawn(seed, UDP_CUTS_FROM, count, (from_ms, until_ms), |own| {
         let (from, to) = own.pair();
-        let kind = FaultKind::CutUdp { from, to, lasting: own.draw(8).millis(2_000, 15_000) };
-        Fault { index: own.index, at: own.draw(0).time_ms(from_ms, until_ms), kind }
+        FaultKind::CutUdp { from, to, lasting: own.draw(8).millis(2_000, 15_000) }
+    })
+}
+
+/// So many faults, numbered from `first` on, each at a time of its own between these.
+fn drawn(
+    seed: u64,
+    first: usize,
+    count: usize,
+    (from_ms, until_ms): (u64, u64),
+    kind: impl Fn(&Own) -> FaultKind,
+) -> Vec<Fault> {
+    let one = |index| {
+        let own = Own { seed, index };
+        Fault { index, at: own.draw(0).time_ms(from_ms, until_ms), kind: kind(&own) }
     };
-    (0..count).map(one).collect()
+    (first..first + count).map(one).collect()
 }
 
 fn kind(own: &Own, makers: &[Maker]) -> FaultKind {

@@ -29,12 +29,15 @@ use crate::node::Node;
 use crate::scenario::Scenario;
 use crate::shape::Names;
 
+/// Nothing, or how it does not hold.
+type Checked = Result<(), String>;
+
 /// Something that must hold.
 #[derive(Clone, Copy)]
 pub struct Invariant {
     /// Its name.
     pub name: &'static str,
-    check: fn(&mut Watch, &Facts<'_>, &Observation<'_>) -> Result<(), String>,
+    check: fn(&mut Watch, &Facts<'_>, &Observation<'_>) -> Checked,
 }
 
 impl std::fmt::Debug for Invariant {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use exo_cluster::{InstanceRequest, PlaceObjective};
 use exo_types::{
     Corrections, DeviceFacts, DeviceId, DeviceKind, KvDType, LayerRates, LayerShape, ModelId, ModelShape,
-    NodeId, Placement, PlacementId, Shard, ShardPosition, ShardSpec, SupportClass,
+    NodeId, Placement, ShardSpec, SupportClass,
 };
 
 use crate::engine::PAGE_TOKENS;
@@ -27,27 +27,9 @@ pub const SLOTS: u32 = 6;
 pub const MEMORY_BYTES: u64 = 64 << 30;
 const LAYER_BYTES: u64 = 40 << 20;
 
-/// Names a placement: no two have the same.
-pub type PlacementKey = PlacementId;
-
-/// The name of a placement.
-pub fn placement_key(placement: &Placement) -> PlacementKey {
-    placement.id
-}
-
-/// The placement that an engine serves.
-pub fn wired_to(position: &ShardPosition) -> PlacementKey {
-    position.placement
-}
-
 /// The node of each stage, first stage first.
 pub fn stage_nodes(placement: &Placement) -> Vec<NodeId> {
     placement.stages.iter().map(|stage| stage.leader().node).collect()
-}
-
-/// The part of the model that a shard holds.
-pub fn part_of(spec: &ShardSpec) -> Shard {
-    spec.shard()
 }
 
 /// Pages of a shard's cache.

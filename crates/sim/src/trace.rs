@@ -52,7 +52,7 @@ fn control(message: &ControlMessage) -> Option<String> {
             let views: Vec<String> = instances
                 .iter()
                 .map(|view| {
-                    let key = crate::shape::placement_key(&view.placement);
+                    let key = view.placement.id;
                     let nodes = crate::shape::stage_nodes(&view.placement);
                     format!("{key:?} on {nodes:?} {:?}", view.state)
                 })

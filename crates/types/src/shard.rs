@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{DeviceId, InstanceId, KvDType, ModelId, NodeId, PlacementId, SHARDS_MAX, STAGES_MAX, list};
 
 /// A half-open range of transformer layers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct LayerRange {
     /// First layer held.
     pub start: u32,

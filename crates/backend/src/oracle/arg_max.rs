@@ -1,8 +1,6 @@
 //! ArgMax: places, of which none may be wrong by one.
 
-use exo_types::DType;
-
-use super::{Case, pick};
+use super::{Case, CaseFacts, pick};
 use crate::random::Random;
 use crate::report::CaseError;
 use crate::rig::Rig;
@@ -67,16 +65,8 @@ impl Case for ArgMax {
         format!("arg max [{}, {}] of {:?}", self.rows, self.width, self.values)
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (OpKind::ArgMax, None)
-    }
-
-    fn nmse_max(&self) -> f64 {
-        0.0
-    }
-
-    fn rows(&self) -> usize {
-        self.rows
+    fn facts(&self) -> CaseFacts {
+        CaseFacts { op: OpKind::ArgMax, dtype: None, rows: self.rows, nmse_max: 0.0 }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

@@ -1,8 +1,6 @@
 //! Attention over paged sequences.
 
-use exo_types::DType;
-
-use super::{Case, pick};
+use super::{Case, CaseFacts, pick};
 use crate::kv_values::as_stored;
 use crate::random::Random;
 use crate::report::CaseError;
@@ -191,17 +189,10 @@ impl Case for Attention {
         format!("attention {} / {} heads of {}: {}", self.heads, self.kv_heads, self.head_dim, self.name)
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (OpKind::Attention, None)
-    }
-
-    fn nmse_max(&self) -> f64 {
+    fn facts(&self) -> CaseFacts {
         // A score of 1000 is rounded to 6e-5, and so is the weight that its exponential becomes.
-        if self.magnitude > 1.0 { 1e-7 } else { 1e-11 }
-    }
-
-    fn rows(&self) -> usize {
-        self.places.len()
+        let nmse_max = if self.magnitude > 1.0 { 1e-7 } else { 1e-11 };
+        CaseFacts { op: OpKind::Attention, dtype: None, rows: self.places.len(), nmse_max }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

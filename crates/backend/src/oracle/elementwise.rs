@@ -1,8 +1,6 @@
 //! SwiGlu and Add.
 
-use exo_types::DType;
-
-use super::{Case, pick};
+use super::{Case, CaseFacts, pick};
 use crate::random::Random;
 use crate::report::CaseError;
 use crate::rig::Rig;
@@ -43,16 +41,8 @@ impl Case for Pairs {
         format!("{:?} [{}, {}] magnitude {}{place}", self.op, self.rows, self.width, self.magnitude)
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (self.op, None)
-    }
-
-    fn nmse_max(&self) -> f64 {
-        1e-12
-    }
-
-    fn rows(&self) -> usize {
-        self.rows
+    fn facts(&self) -> CaseFacts {
+        CaseFacts { op: self.op, dtype: None, rows: self.rows, nmse_max: 1e-12 }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

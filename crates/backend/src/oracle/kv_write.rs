@@ -1,8 +1,6 @@
 //! KvWrite, read back through the neutral page format.
 
-use exo_types::DType;
-
-use super::{Case, pick};
+use super::{Case, CaseFacts, pick};
 use crate::kv_values::rounding_nmse_max;
 use crate::random::Random;
 use crate::report::CaseError;
@@ -44,16 +42,9 @@ impl Case for KvWrite {
         format!("kv write {dtype} heads of {d}, {rows} rows in {} sequences", self.table.len())
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (OpKind::KvWrite, None)
-    }
-
-    fn nmse_max(&self) -> f64 {
-        rounding_nmse_max(self.shape.dtype)
-    }
-
-    fn rows(&self) -> usize {
-        self.places.len()
+    fn facts(&self) -> CaseFacts {
+        let nmse_max = rounding_nmse_max(self.shape.dtype);
+        CaseFacts { op: OpKind::KvWrite, dtype: None, rows: self.places.len(), nmse_max }
     }
 
     /// Key and value of each row, found in the exported page of the second layer.

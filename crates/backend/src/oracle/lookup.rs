@@ -2,7 +2,7 @@
 
 use exo_types::DType;
 
-use super::{Case, blocks, pick};
+use super::{Case, CaseFacts, blocks, pick};
 use crate::random::Random;
 use crate::report::CaseError;
 use crate::rig::Rig;
@@ -37,17 +37,9 @@ impl Case for Embed {
         format!("embed {}[{}, {}]", self.dtype, self.vocab, self.cols)
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (OpKind::Embed, Some(self.dtype))
-    }
-
     /// Two or three f32 roundings: this is where a decoder that is wrong in one bit shows.
-    fn nmse_max(&self) -> f64 {
-        1e-13
-    }
-
-    fn rows(&self) -> usize {
-        self.ids.len()
+    fn facts(&self) -> CaseFacts {
+        CaseFacts { op: OpKind::Embed, dtype: Some(self.dtype), rows: self.ids.len(), nmse_max: 1e-13 }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {
@@ -81,16 +73,8 @@ impl Case for Select {
         format!("select rows {:?} of [{}, {}]", self.rows, self.tokens, self.width)
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (OpKind::SelectRows, None)
-    }
-
-    fn nmse_max(&self) -> f64 {
-        0.0
-    }
-
-    fn rows(&self) -> usize {
-        self.rows.len()
+    fn facts(&self) -> CaseFacts {
+        CaseFacts { op: OpKind::SelectRows, dtype: None, rows: self.rows.len(), nmse_max: 0.0 }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

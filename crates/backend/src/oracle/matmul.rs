@@ -3,7 +3,7 @@
 use exo_types::DType;
 use half::f16;
 
-use super::{Case, blocks, pick};
+use super::{Case, CaseFacts, blocks, pick};
 use crate::random::Random;
 use crate::report::CaseError;
 use crate::rig::Rig;
@@ -98,17 +98,9 @@ impl Case for MatMul {
         format!("matmul {}[{}, {}] by {} {:?}{bias}", self.dtype, self.n, self.k, self.rows, self.of)
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (OpKind::MatMul, Some(self.dtype))
-    }
-
     /// Sums of f32 products in any order, on values that are exactly the stored ones.
-    fn nmse_max(&self) -> f64 {
-        1e-11
-    }
-
-    fn rows(&self) -> usize {
-        self.rows
+    fn facts(&self) -> CaseFacts {
+        CaseFacts { op: OpKind::MatMul, dtype: Some(self.dtype), rows: self.rows, nmse_max: 1e-11 }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

@@ -1,8 +1,6 @@
 //! RmsNorm.
 
-use exo_types::DType;
-
-use super::{Case, pick};
+use super::{Case, CaseFacts, pick};
 use crate::random::Random;
 use crate::report::CaseError;
 use crate::rig::Rig;
@@ -61,16 +59,8 @@ impl Case for RmsNorm {
         format!("rms norm [{}, {}, {}] {}", self.rows, self.groups, self.width, self.name)
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (OpKind::RmsNorm, None)
-    }
-
-    fn nmse_max(&self) -> f64 {
-        1e-11
-    }
-
-    fn rows(&self) -> usize {
-        self.rows
+    fn facts(&self) -> CaseFacts {
+        CaseFacts { op: OpKind::RmsNorm, dtype: None, rows: self.rows, nmse_max: 1e-11 }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

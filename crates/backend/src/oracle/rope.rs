@@ -1,8 +1,6 @@
 //! Rope, both styles.
 
-use exo_types::DType;
-
-use super::{Case, pick};
+use super::{Case, CaseFacts, pick};
 use crate::random::Random;
 use crate::report::CaseError;
 use crate::rig::Rig;
@@ -56,16 +54,8 @@ impl Case for Rope {
         format!("rope {:?} {} x {}, {} turn", self.style, self.heads, self.head_dim, self.rotary)
     }
 
-    fn needs(&self) -> (OpKind, Option<DType>) {
-        (OpKind::Rope, None)
-    }
-
-    fn nmse_max(&self) -> f64 {
-        1e-12
-    }
-
-    fn rows(&self) -> usize {
-        POSITIONS.len()
+    fn facts(&self) -> CaseFacts {
+        CaseFacts { op: OpKind::Rope, dtype: None, rows: POSITIONS.len(), nmse_max: 1e-12 }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

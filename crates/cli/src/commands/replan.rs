@@ -121,16 +121,12 @@ mod tests {
     fn what_a_move_costs_names_the_answers_that_it_disturbs() {
         let said = |running| {
             costs(&ReplanView {
-                instance: String::new(),
                 decision: ReplanDecision::WouldMove,
-                reason: String::new(),
                 now_ms: 900.0,
                 then_ms: 400.0,
                 load_bytes: 1 << 30,
-                fetch_bytes: 0,
-                fetch_ms: 0.0,
                 running,
-                stages: Vec::new(),
+                ..ReplanView::default()
             })
         };
         assert!(said(0).ends_with("are fetched in 0.0 s at least"), "{}", said(0));

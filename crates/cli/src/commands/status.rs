@@ -621,23 +621,11 @@ mod tests {
 
     fn stage() -> StageView {
         StageView {
-            node: String::new(),
             node_name: "one".to_owned(),
             device: "cpu-0".to_owned(),
-            layers: exo_types::LayerRange { start: 0, end: 4 },
-            embedding: true,
-            head: true,
             weight_bytes: 1_190_000_000,
             weight_bytes_held: 1_200_000_000,
-            weight_bytes_waiting: 0,
-            kv_bytes: 0,
-            rows_bytes: 0,
-            rows_bytes_max: 0,
-            time_share: None,
-            predicted: None,
-            measured: None,
-            fetched_from: None,
-            progress: None,
+            ..StageView::default()
         }
     }
 

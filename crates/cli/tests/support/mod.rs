@@ -110,6 +110,24 @@ pub fn at_terminal(line: &str) -> Command {
     script
 }
 
+/// What came of a command that must have ended well.
+pub fn good(output: Output) -> Output {
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    output
+}
+
+/// The document that it printed.
+pub fn json_of(output: Output) -> Value {
+    serde_json::from_slice(&good(output).stdout).unwrap()
+}
+
+/// What a command says that must not end well, on one line, with these words in it.
+pub fn must_refuse(output: Output, words: &str) -> String {
+    let said = flat(&stderr(&output));
+    assert!(!output.status.success() && said.contains(words), "no `{words}`: {}{said}", stdout(&output));
+    said
+}
+
 pub fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -160,15 +178,18 @@ pub struct Start<'a> {
     pub data_limit_bytes: Option<u64>,
 }
 
+impl<'a> Start<'a> {
+    /// Of a node called `solo` that looks for nobody, with these flags besides.
+    pub fn alone(group: &'a str, flags: &[&str]) -> Self {
+        let flags = ["--no-discovery"].iter().chain(flags).map(|flag| (*flag).to_owned()).collect();
+        Self { name: "solo", group, flags, ..Self::default() }
+    }
+}
+
 impl Node {
     /// A node on loopback that looks for nobody.
     pub fn alone() -> Self {
-        Self::start(Start {
-            name: "solo",
-            group: "alone",
-            flags: vec!["--no-discovery".to_owned()],
-            ..Start::default()
-        })
+        Self::start(Start::alone("alone", &[]))
     }
 
     pub fn start(start: Start<'_>) -> Self {
@@ -334,14 +355,35 @@ impl Node {
 
     /// Places a model over at least so many nodes and waits until it serves.
     pub fn place(&self, model: &str, nodes: u32) -> Value {
-        let answer = self.post("/exo/v1/instances", &json!({"model": model, "nodes_min": nodes}));
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        let id = answer.json()["id"].as_str().unwrap().to_owned();
-        wait_for("the instance to serve", SOON, || {
-            let instance = self.instance(&id)?;
+        self.place_as(&json!({"model": model, "nodes_min": nodes}), SOON)
+    }
+
+    /// Places a model as it is asked for, and waits so long at most until it serves.
+    pub fn place_as(&self, wanted: &Value, at_most: Duration) -> Value {
+        let placed = self.post("/exo/v1/instances", wanted).good().json();
+        let id = placed["id"].as_str().unwrap();
+        wait_for("the instance to serve", at_most, || {
+            let instance = self.instance(id)?;
             assert!(instance["state"]["kind"] != "failed", "{instance:#}");
             (instance["state"]["kind"] == "ready").then_some(instance)
         })
+    }
+
+    /// Makes a model known by this name, whose file this writes in the folder.
+    fn add(&self, folder: &Path, name: &str, write: impl FnOnce(&Path)) {
+        let path = folder.join(format!("{name}.gguf"));
+        write(&path);
+        self.post("/exo/v1/models", &json!({"path": path, "name": name})).good();
+    }
+
+    /// A model of zeros.
+    pub fn add_zeros(&self, folder: &Path, name: &str, model: &Zeros) {
+        self.add(folder, name, |path| zeros(path, model));
+    }
+
+    /// The built-in model with another chat template.
+    pub fn add_with_template(&self, folder: &Path, name: &str, template: &str) {
+        self.add(folder, name, |path| with_template(path, template));
     }
 
     /// Waits until all weights of an instance are packed in memory: before that it is slower.
@@ -371,10 +413,17 @@ pub fn cluster_with(group: &str, names: &[&str], flags: &[&str]) -> Vec<Node> {
     let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let start = |name: &&str| Node::start(Start { name, group, flags: flags.clone(), ..Start::default() });
     let nodes: Vec<_> = names.iter().map(start).collect();
-    for node in &nodes {
-        wait_for("one cluster", SOON, || (node.sees().len() == names.len()).then_some(()));
-    }
+    wait_united(&nodes);
     nodes
+}
+
+/// Waits until each of these nodes sees all of them.
+pub fn wait_united<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
+    let nodes: Vec<&Node> = nodes.into_iter().collect();
+    for node in &nodes {
+        let sees_all = || (node.sees().len() == nodes.len()).then_some(());
+        wait_for("one cluster", Duration::from_secs(90), sees_all);
+    }
 }
 
 pub fn gather(stream: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
@@ -408,6 +457,12 @@ impl Answer {
         Self { status, head: head.to_ascii_lowercase(), body }
     }
 
+    /// The answer, which must be a good one.
+    pub fn good(self) -> Self {
+        assert_eq!(self.status, 200, "{}", self.body);
+        self
+    }
+
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|e| panic!("{e}: {}", self.body))
     }
@@ -422,6 +477,12 @@ impl Answer {
     pub fn code(&self) -> String {
         self.json()["error"]["code"].as_str().unwrap_or_default().to_owned()
     }
+}
+
+/// A request with more in it, or with other values.
+pub fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
 }
 
 fn unchunk(body: &str) -> String {
@@ -474,8 +535,12 @@ pub fn with_template(path: &Path, template: &str) {
     std::fs::write(path, [before, &(len as u64).to_le_bytes(), new.as_bytes(), behind].concat()).unwrap();
 }
 
-/// As Qwen's: tools in the system's turn, calls in tags, results in a turn of the user.
-pub const TOOL_TEMPLATE: &str = r#"{%- if tools %}<|im_start|>system
+/// As Qwen's: tools in the system's turn, calls in tags, each printed as this says, results in a turn of the
+/// user.
+macro_rules! tool_template {
+    ($call:literal) => {
+        concat!(
+            r#"{%- if tools %}<|im_start|>system
 Tools:
 {%- for tool in tools %}
 {{ tool | tojson }}
@@ -489,12 +554,23 @@ Tools:
 {% else %}<|im_start|>{{ m.role }}
 {{ m.content }}
 {%- for call in m.tool_calls %}{{ '\n' if not loop.first or m.content else '' }}<tool_call>
-{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+"#,
+            $call,
+            r#"
 </tool_call>{% endfor %}<|im_end|>
 {% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"#;
+{% endif %}"#
+        )
+    };
+}
+pub(crate) use tool_template;
+
+/// With calls in JSON.
+pub const TOOL_TEMPLATE: &str = tool_template!(
+    r#"{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}"#
+);
 
 /// A node whose model `tools` is the built-in one with a template for tools, which it knows nothing of.
 pub fn tools_node() -> (Node, tempfile::TempDir) {
@@ -504,10 +580,7 @@ pub fn tools_node() -> (Node, tempfile::TempDir) {
 /// The same with another template.
 pub fn tools_node_with(template: &str) -> (Node, tempfile::TempDir) {
     let (node, folder) = (Node::alone(), tempfile::tempdir().unwrap());
-    let path = folder.path().join("tools.gguf");
-    with_template(&path, template);
-    let added = node.post("/exo/v1/models", &serde_json::json!({"path": path, "name": "tools"}));
-    assert_eq!(added.status, 200, "{}", added.body);
+    node.add_with_template(folder.path(), "tools", template);
     (node, folder)
 }
 
@@ -536,6 +609,13 @@ pub fn is_alive(pid: u32) -> bool {
     let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // A zombie has ended; only its parent has not noticed.
     state.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim().starts_with('Z'))
+}
+
+/// What a file of a process below `/proc` counts under this name, in its unit.
+pub fn counted(pid: u32, file: &str, of: &str) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(of)).unwrap();
+    line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
 }
 
 /// Children of a process that are workers.
@@ -676,9 +756,7 @@ pub fn resumed_of(events: &str) -> Vec<u64> {
 
 /// What [`stream`] asks for, as the node answers it while nothing happens.
 pub fn long_answer(node: &Node, tokens: u32) -> String {
-    let answer = node.post("/v1/completions", &long_request(tokens));
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    node.post("/v1/completions", &long_request(tokens)).good().json()["choices"][0]["text"].as_str().unwrap().to_owned()
 }
 
 /// Waits until the model serves in another placement than this one, and gives the instance.
@@ -692,8 +770,14 @@ pub fn comes_back(node: &Node, placement: &Value) -> Value {
 
 /// Has the model answer a prompt as it is known to.
 pub fn answers(node: &Node) {
-    let (prompt, answer) = &known()[0];
-    assert_eq!(&node.ask("demo", prompt).text(), answer, "{}", node.log());
+    answers_as(node, "demo");
+}
+
+/// Has the model by this name answer as `demo` is known to.
+pub fn answers_as(node: &Node, model: &str) {
+    let (prompt, expected) = &known()[0];
+    let answer = node.ask(model, prompt);
+    assert_eq!((answer.status, &answer.text()), (200, expected), "{model}: {}\n{}", answer.body, node.log());
 }
 
 /// A folder that `on_bus` shows as the devices of the PCI bus.

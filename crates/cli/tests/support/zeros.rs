@@ -23,6 +23,15 @@ pub struct Zeros {
     pub more_tokens: &'static [&'static str],
 }
 
+impl Zeros {
+    /// As little of everything as there can be.
+    pub const SMALL: Self =
+        Self { context: 256, layers: 1, hidden: 64, ffn: 64, heads: 1, template: None, more_tokens: &[] };
+    /// One that computes for a while.
+    pub const BUSY: Self =
+        Self { context: 4096, layers: 6, hidden: 512, ffn: 2048, heads: 8, template: None, more_tokens: &[] };
+}
+
 /// Writes it, with matrices of F16; on the disk it is a hole behind a header.
 pub fn zeros(path: &Path, model: &Zeros) {
     zeros_of(path, model, DType::F16);

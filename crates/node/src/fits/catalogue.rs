@@ -36,7 +36,6 @@ impl CatalogueModel {
         let [name, title, repo, licence, good_for, architecture, shape, tables, context, experts, not_yet] =
             <[&'static str; 11]>::try_from(cells).ok()?;
         let shape: Option<Vec<u32>> = shape.split(' ').map(|number| number.parse().ok()).collect();
-        let [layers, hidden, ffn, heads, kv_heads, head_dim, vocab] = <[u32; 7]>::try_from(shape?).ok()?;
         let tied = match tables {
             "tied" => true,
             "untied" => false,
@@ -48,17 +47,10 @@ impl CatalogueModel {
         };
         let numbers = ModelNumbers {
             architecture: Architecture::from_key(architecture)?,
-            layers,
-            hidden,
-            ffn,
-            heads,
-            kv_heads,
-            head_dim,
-            vocab,
-            tied,
             rope_theta: 1_000_000.0,
             context_tokens_max: context.parse().ok()?,
             experts,
+            ..ModelNumbers::llama(shape?.try_into().ok()?, tied)
         };
         let not_yet = Some(not_yet).filter(|text| !text.is_empty());
         Some(Self { name, title, repo, good_for, licence, numbers, not_yet })

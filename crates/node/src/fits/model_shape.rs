@@ -33,6 +33,28 @@ pub struct ModelNumbers {
 }
 
 impl ModelNumbers {
+    /// A llama by its layers, hidden width, feed-forward width, heads, key-value heads, head size and
+    /// vocabulary; others differ from it by what is put in its place.
+    pub const fn llama(
+        [layers, hidden, ffn, heads, kv_heads, head_dim, vocab]: [u32; 7],
+        tied: bool,
+    ) -> Self {
+        Self {
+            architecture: Architecture::Llama,
+            layers,
+            hidden,
+            ffn,
+            heads,
+            kv_heads,
+            head_dim,
+            vocab,
+            tied,
+            rope_theta: 500_000.0,
+            context_tokens_max: 131_072,
+            experts: None,
+        }
+    }
+
     /// Numbers in its matrices; norms and biases are thousandths of that.
     pub fn parameters(&self) -> u64 {
         let [hidden, heads, kv_heads, head_dim, ffn] =

@@ -144,15 +144,7 @@ fn cluster(nodes: Vec<NodeTelemetryView>) -> (ClusterView, TelemetryView) {
         rule: "node_lost".to_owned(),
         severity: Severity::Critical,
         since_unix_s: 1,
-        resolved_unix_s: None,
-        silenced_until_unix_s: None,
-        node: None,
-        device: None,
-        instance: None,
-        subject: String::new(),
-        text: String::new(),
-        what_to_do: String::new(),
-        runbook: String::new(),
+        ..exo_api::AlertView::default()
     };
     let view = ClusterView {
         self_node: self_node.clone(),

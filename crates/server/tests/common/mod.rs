@@ -15,7 +15,7 @@ use exo_api::{
     HubLoginRequest, HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest,
     InviteView, JoinRequest, JoinedView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole,
     MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
-    PullRequest, PullState, PullView, ReplanDecision, ReplanRequest, ReplanView, RepoView, SeriesQuery,
+    PullRequest, PullState, PullView, ReplanRequest, ReplanView, RepoView, SeriesQuery,
     SeriesView, Severity, SignOfLife, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece,
     TokenizerInfo, TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
 };
@@ -65,6 +65,16 @@ impl Fake {
 
     fn note(&self, call: impl Into<String>) {
         self.calls.lock().unwrap().push(call.into());
+    }
+
+    /// Notes a call that is answered at once.
+    fn noted<T: Send + 'static>(
+        &self,
+        call: impl Into<String>,
+        answer: T,
+    ) -> BoxFuture<'_, Result<T, AdminError>> {
+        self.note(call);
+        Box::pin(std::future::ready(Ok(answer)))
     }
 }
 
@@ -137,11 +147,8 @@ fn done(completion_tokens: u32) -> Item {
         }),
         model_id: "ab".repeat(32),
         kernels: vec!["cpu/avx2".into()],
-        unenforced: Vec::new(),
         stages: 3,
-        resumed: Vec::new(),
-        left_out_messages: 0,
-        left_out_tools: Vec::new(),
+        ..Summary::default()
     }))
 }
 
@@ -343,23 +350,19 @@ impl Facade for Fake {
     }
 
     fn silence(&self, request: SilenceRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("silence {} for {}", request.alert, request.for_s));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("silence {} for {}", request.alert, request.for_s), ())
     }
 
     fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>> {
-        self.note(format!("logs {query:?}"));
-        Box::pin(async { Ok(LogsView::default()) })
+        self.noted(format!("logs {query:?}"), LogsView::default())
     }
 
     fn doctor(&self, of: DoctorScope) -> BoxFuture<'_, Result<DoctorView, AdminError>> {
-        self.note(format!("doctor {of:?}"));
-        Box::pin(async { Ok(DoctorView::default()) })
+        self.noted(format!("doctor {of:?}"), DoctorView::default())
     }
 
     fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("raise {} to {}", request.target, request.level.as_str()));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("raise {} to {}", request.target, request.level.as_str()), ())
     }
 
     fn embed(
@@ -485,15 +488,10 @@ impl Facade for Fake {
             self.note(format!("replan {id} {request:?}"));
             Ok(ReplanView {
                 instance: id.to_string(),
-                decision: ReplanDecision::Keep,
                 reason: "it is well placed".to_owned(),
                 now_ms: 1.0,
                 then_ms: 1.0,
-                load_bytes: 0,
-                fetch_bytes: 0,
-                fetch_ms: 0.0,
-                running: 0,
-                stages: Vec::new(),
+                ..ReplanView::default()
             })
         })
     }
@@ -529,24 +527,17 @@ impl Facade for Fake {
     fn requests(&self) -> BoxFuture<'_, Result<Vec<exo_api::RequestView>, AdminError>> {
         let request = exo_api::RequestView {
             id: "1".to_owned(),
-            index: 0,
             model: "good".to_owned(),
             principal: "local".to_owned(),
-            phase: exo_api::RequestPhase::Queued,
-            waits_for: None,
-            interrupted_ms: None,
-            interrupted_left_ms: None,
             prompt_tokens: 1,
-            tokens: 0,
             age_ms: 1,
-            resumed: 0,
+            ..exo_api::RequestView::default()
         };
         Box::pin(async { Ok(vec![request]) })
     }
 
     fn retry_device(&self, node: NodeId, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("retry {device} of {node}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("retry {device} of {node}"), ())
     }
 
     fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {
@@ -554,38 +545,31 @@ impl Facade for Fake {
     }
 
     fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>> {
-        self.note(format!("admit {node}"));
-        Box::pin(async { Ok(member()) })
+        self.noted(format!("admit {node}"), member())
     }
 
     fn refuse_node(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("refuse {node}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("refuse {node}"), ())
     }
 
     fn open_join_window(&self, minutes: Option<u32>) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("open the window for {minutes:?}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("open the window for {minutes:?}"), ())
     }
 
     fn shut_join_window(&self) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note("shut the window".to_owned());
-        Box::pin(async { Ok(()) })
+        self.noted("shut the window".to_owned(), ())
     }
 
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("remove {node}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("remove {node}"), ())
     }
 
     fn set_role(&self, node: NodeId, role: MemberRole) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("set {node} {role:?}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("set {node} {role:?}"), ())
     }
 
     fn drain(&self, node: NodeId, drain: Drain) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("drain {node} {drain:?}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("drain {node} {drain:?}"), ())
     }
 
     fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>> {
@@ -597,8 +581,7 @@ impl Facade for Fake {
     }
 
     fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>> {
-        self.note(format!("join {:?}", request.addresses));
-        Box::pin(async { Ok(JoinedView { name: "a".into(), check_words: "a b c d".into() }) })
+        self.noted(format!("join {:?}", request.addresses), JoinedView { name: "a".into(), check_words: "a b c d".into() })
     }
 
     fn add_model(&self, path: String, _name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {
@@ -613,13 +596,11 @@ impl Facade for Fake {
     }
 
     fn keep_model(&self, model_name: String, kept: bool) -> BoxFuture<'_, Result<ModelView, AdminError>> {
-        self.note(format!("keep {model_name} {kept}"));
-        Box::pin(async move { Ok(ModelView { kept, ..model(&model_name) }) })
+        self.noted(format!("keep {model_name} {kept}"), ModelView { kept, ..model(&model_name) })
     }
 
     fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>> {
-        self.note(format!("check {model}"));
-        Box::pin(async { Ok(model_check()) })
+        self.noted(format!("check {model}"), model_check())
     }
 
     fn model_checks(&self) -> Vec<ModelCheckView> {
@@ -627,8 +608,7 @@ impl Facade for Fake {
     }
 
     fn remove_model(&self, name: String) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("forget {name}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("forget {name}"), ())
     }
 
     fn fits(
@@ -667,8 +647,7 @@ impl Fake {
 
 impl Downloads for Fake {
     fn start(&self, request: PullRequest) -> BoxFuture<'_, Result<PullView, AdminError>> {
-        self.note(format!("pull {request:?}"));
-        Box::pin(async { Ok(pull_view()) })
+        self.noted(format!("pull {request:?}"), pull_view())
     }
 
     fn list(&self) -> Vec<PullView> {
@@ -705,23 +684,19 @@ impl Downloads for Fake {
     }
 
     fn updates(&self, query: UpdateQuery) -> BoxFuture<'_, Result<Vec<UpdateView>, AdminError>> {
-        self.note(format!("updates {query:?}"));
-        Box::pin(async { Ok(vec![update_view()]) })
+        self.noted(format!("updates {query:?}"), vec![update_view()])
     }
 
     fn prune(&self) -> BoxFuture<'_, Result<PrunedView, AdminError>> {
-        self.note("prune");
-        Box::pin(async { Ok(PrunedView { files: 1, bytes: 4096 }) })
+        self.noted("prune", PrunedView { files: 1, bytes: 4096 })
     }
 
     fn login(&self, request: HubLoginRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note(format!("login {request:?}"));
-        Box::pin(async { Ok(()) })
+        self.noted(format!("login {request:?}"), ())
     }
 
     fn logout(&self) -> BoxFuture<'_, Result<(), AdminError>> {
-        self.note("logout");
-        Box::pin(async { Ok(()) })
+        self.noted("logout", ())
     }
 
     fn found(&self) -> BoxFuture<'_, Result<Vec<FoundModelView>, AdminError>> {
@@ -745,18 +720,11 @@ fn update_view() -> UpdateView {
         state: exo_api::UpdateState::Newer,
         commit: "0".repeat(40),
         newest: Some("1".repeat(40)),
-        files: vec![],
         total_bytes: 10,
         fetch_bytes: 5,
         chunks: 2,
         chunks_here: 1,
-        layers_only: false,
-        licence: None,
-        terms: None,
-        removes: vec![],
-        instances: vec![],
-        error: None,
-        hint: None,
+        ..UpdateView::default()
     }
 }
 
@@ -769,10 +737,7 @@ fn pull_view() -> PullView {
         node_name: "a".to_owned(),
         source: "huggingface.co".to_owned(),
         label: Some("Q8_0".to_owned()),
-        reason: None,
-        commit: None,
         licence: Some("mit".to_owned()),
-        terms: None,
         file: Some("good-Q8_0.gguf".to_owned()),
         files: 1,
         verified_bytes: 5,
@@ -781,16 +746,8 @@ fn pull_view() -> PullView {
         ranges: 4,
         bytes_per_s: Some(1.0),
         seconds_left: Some(5),
-        model: None,
-        path: None,
-        was_here: false,
-        is_verified: None,
-        removed: vec![],
-        replaced: None,
-        sources: vec![],
-        error: None,
-        hint: None,
         started_unix_s: 1,
+        ..PullView::default()
     }
 }
 
@@ -800,24 +757,14 @@ fn model(name: &str) -> ModelView {
         name: name.into(),
         architecture: "llama".into(),
         format: "gguf".into(),
-        dtypes: Default::default(),
         weight_bytes: 10,
         layers: 8,
         context_tokens_max: 4096,
-        context_tokens: 0,
-        needs_id: false,
-        unloads_unix_s: None,
-        path: None,
         nodes: vec!["a".into()],
         chat: true,
-        tools: None,
-        instances: vec![],
         added_unix_s: 5,
         parameters: 3_000_000,
-        source: None,
-        licence: None,
-        kept: false,
-        used_unix_s: None,
+        ..ModelView::default()
     }
 }
 
@@ -826,28 +773,13 @@ fn instance() -> InstanceView {
         id: "i1a".into(),
         model_id: "ab".repeat(32),
         model: "good".into(),
-        state_since_unix_s: 0,
-        is_file_gone: false,
-        is_on_demand: false,
         state: InstanceState::Loading { progress: 0.5 },
-        moving: None,
-        advice: None,
         placement: "p1/1@aeaqcaib".into(),
         context_tokens: 4096,
         slots: 4,
         cache_tokens: 16384,
-        kv: Default::default(),
-        objective: Default::default(),
-        streams: None,
-        pins: vec![],
-        exclude: vec![],
-        stages: vec![],
         load: Some(LoadView::default()),
-        predicted_tokens_per_s: None,
-        predicted: None,
-        reasons: vec![],
-        measured_tokens_per_s: None,
-        measured_alone: None,
+        ..InstanceView::default()
     }
 }
 
@@ -857,16 +789,10 @@ fn plan_view() -> PlanView {
         context_tokens: 4096,
         slots: 4,
         cache_tokens: 16384,
-        stages: vec![],
-        predicted: Default::default(),
         objective_ms: 1.0,
         lower_bound_ms: 1.0,
-        gap_percent: 0.0,
         verdict: "no plan is faster, by these numbers".to_owned(),
-        faster: None,
-        links: vec![],
-        devices: vec![],
-        alternatives: vec![],
+        ..PlanView::default()
     }
 }
 
@@ -876,15 +802,12 @@ pub fn alert() -> AlertView {
         rule: "node_lost".into(),
         severity: Severity::Critical,
         since_unix_s: 1,
-        resolved_unix_s: None,
-        silenced_until_unix_s: None,
         node: Some(NodeId([1; 32]).to_full()),
-        device: None,
-        instance: None,
         subject: "a".into(),
         text: "a is not there".into(),
         what_to_do: "start it".into(),
         runbook: "docs/runbook.md#node_lost".into(),
+        ..AlertView::default()
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use exo_machine::Input;
 use exo_types::{Epoch, NodeId};
 
-use super::{Facts, Observation, Watch};
+use super::{Checked, Facts, Observation, Watch};
 use crate::clients::{ClientEnd, is_probe};
 use crate::upheaval::SERVES_WITHIN;
 
@@ -24,7 +24,7 @@ pub(super) fn agrees_and_serves_in_20_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     // At join windows some stay alone, and some members are strangers that no link leads to.
     let is_due = facts.scenario.windows.is_none()
         && matches!(seen, Observation::Look | Observation::End)
@@ -62,7 +62,7 @@ pub(super) fn agrees_and_serves_in_20_s(
 }
 
 /// A machine does not ask for its timer again and again.
-pub(super) fn timers_rest(watch: &mut Watch, _: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
+pub(super) fn timers_rest(watch: &mut Watch, _: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     match seen {
         Observation::Input { node, input: Input::Timer } => {
             let timers = watch.cluster.timers.entry(*node).or_default();

@@ -8,7 +8,7 @@ use exo_machine::{Effect, ExchangeId, Input, JoinEffect, JoinEvent, Write};
 use exo_trust::{Act, Entry, EntryId};
 use exo_types::{NodeId, Time};
 
-use super::{Facts, Observation, Watch};
+use super::{Checked, Facts, Observation, Watch};
 
 /// A window lets in so many, all members that were let in before counted.
 const ADMITTED_MAX: usize = 16;
@@ -42,7 +42,7 @@ pub(super) fn an_open_window_lets_in(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     if facts.scenario.windows.is_none() {
         return Ok(());
     }
@@ -69,11 +69,7 @@ pub(super) fn an_open_window_lets_in(
 }
 
 /// Nobody welcomes whom its own log of trust has removed.
-pub(super) fn removed_stay_out(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn removed_stay_out(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     for effect in effects {
         let Effect::Joining(JoinEffect::Answer { exchange, answer }) = effect else { continue };
@@ -87,11 +83,7 @@ pub(super) fn removed_stay_out(
 }
 
 /// Who has members, or whose window is shut, asks nobody by itself to let it in, and moves nowhere.
-pub(super) fn only_new_nodes_join(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn only_new_nodes_join(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     if facts.scenario.windows.is_none() {
         return Ok(());
@@ -119,11 +111,7 @@ pub(super) fn only_new_nodes_join(
 }
 
 /// However many strangers say whatever they like meanwhile.
-pub(super) fn new_nodes_become_one(
-    _: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn new_nodes_become_one(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let becomes_one = facts.scenario.windows.is_some_and(|windows| windows.case.becomes_one());
     let further = facts.scenario.windows.map_or(0, |w| w.hosts as u32 - 1 + u32::from(w.is_told_apart));
     let within = ONE_CLUSTER_WITHIN + FURTHER_HOST * further;
@@ -166,7 +154,7 @@ impl Doors {
     }
 
     /// Looks at the admissions that a node has signed and that are new.
-    fn written(&mut self, facts: &Facts<'_>, node: usize, entries: &[Vec<u8>]) -> Result<(), String> {
+    fn written(&mut self, facts: &Facts<'_>, node: usize, entries: &[Vec<u8>]) -> Checked {
         let (own, mut admitted) = (&facts.nodes[node], BTreeSet::new());
         let before = &own.disk.content().trust;
         for entry in entries.iter().filter_map(|entry| Entry::decode(entry).ok()) {

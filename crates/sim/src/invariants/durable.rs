@@ -7,9 +7,8 @@ use exo_machine::{Answer, Effect, Input, TrustMessage, TrustNews};
 use exo_trust::Entry;
 use exo_types::{InstanceId, LogHead};
 
-use super::{Facts, Observation, SentMessage, Watch, said};
+use super::{Checked, Facts, Observation, SentMessage, Watch, said};
 use crate::node::Node;
-use crate::shape::{PlacementKey, placement_key};
 
 #[derive(Debug, Default)]
 pub(super) struct Durables {
@@ -25,11 +24,7 @@ enum DurablePromise {
 }
 
 /// Replies, replicated entries, desired states and epochs are on the disk of the node that says them.
-pub(super) fn announced_is_durable(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn announced_is_durable(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     match *seen {
         Observation::Input { node, input: Input::Control { link, message } } => {
             if let (ControlMessage::Request { request, ask }, Some(peer)) =
@@ -57,12 +52,7 @@ fn asked(ask: &ControlAsk) -> DurablePromise {
     }
 }
 
-fn message_is_durable(
-    durables: &Durables,
-    facts: &Facts<'_>,
-    own: &Node,
-    said: &SentMessage<'_>,
-) -> Result<(), String> {
+fn message_is_durable(durables: &Durables, facts: &Facts<'_>, own: &Node, said: &SentMessage<'_>) -> Checked {
     let (node, history) = (own.index, own.disk.history());
     if let Some(epoch) = said.epoch.filter(|epoch| !history.epochs.contains(epoch)) {
         return Err(format!("n{node} says epoch {epoch}, which was never on its disk"));
@@ -82,7 +72,7 @@ fn message_is_durable(
         ControlMessage::Desired(desired) => {
             // What is loaded ahead serves nothing before its placement is on the disk.
             let serving = desired.shards.iter().filter(|shard| !shard.is_ahead);
-            let keys = serving.map(|shard| placement_key(&shard.placement));
+            let keys = serving.map(|shard| shard.placement.id);
             match keys.into_iter().find(|key| !history.placements.contains(key)) {
                 Some(key) => Err(format!("n{node} wants {key:?} held, which was never on its disk")),
                 None => Ok(()),
@@ -99,7 +89,7 @@ fn message_is_durable(
 }
 
 /// Whoever asks for entries may name some that it has not written yet; what it tells others it has.
-fn trust_is_durable(own: &Node, bytes: &[u8]) -> Result<(), String> {
+fn trust_is_durable(own: &Node, bytes: &[u8]) -> Checked {
     let Ok(message) = TrustMessage::decode(bytes) else {
         return Err(format!("n{} sends what is no message about trust", own.index));
     };
@@ -115,18 +105,18 @@ fn trust_is_durable(own: &Node, bytes: &[u8]) -> Result<(), String> {
     }
 }
 
-fn has_head(own: &Node, head: LogHead, what: &str) -> Result<(), String> {
+fn has_head(own: &Node, head: LogHead, what: &str) -> Checked {
     if own.disk.history().heads.contains(&(head.index, head.hash)) {
         return Ok(());
     }
     Err(format!("n{} sends {what} {head}, its disk has {}", own.index, own.durable_head()))
 }
 
-fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlReply) -> Result<(), String> {
+fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlReply) -> Checked {
     let (node, state, history) = (own.index, own.disk.state(), own.disk.history());
     let is_durable = match (reply, asked) {
         (ControlReply::Placed { view, .. }, _) => {
-            history.placements.contains(&placement_key(&view.placement))
+            history.placements.contains(&view.placement.id)
         }
         (ControlReply::Done { .. }, Some(DurablePromise::Remove(instance))) => {
             !state.instances().contains_key(&instance)
@@ -141,11 +131,11 @@ fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlRe
 }
 
 /// What a person is told is on some disk.
-fn answers_are_durable(facts: &Facts<'_>, own: &Node, effects: &[Effect]) -> Result<(), String> {
+fn answers_are_durable(facts: &Facts<'_>, own: &Node, effects: &[Effect]) -> Checked {
     for effect in effects {
         let Effect::Reply { answer: Answer::Coordinator(Some(reply)), .. } = effect else { continue };
         let ControlReply::Placed { view, .. } = &**reply else { continue };
-        let key: PlacementKey = placement_key(&view.placement);
+        let key = view.placement.id;
         if !facts.nodes.iter().any(|node| node.disk.history().placements.contains(&key)) {
             return Err(format!("n{} says that {key:?} is placed, which is on no disk", own.index));
         }

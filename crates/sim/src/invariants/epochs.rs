@@ -7,11 +7,10 @@ use exo_cluster::InstanceState;
 use exo_cluster::wire::ControlMessage;
 use exo_machine::{Effect, Input, Outgoing, PersistId, Write};
 use exo_trust::EntryId;
-use exo_types::{Epoch, NodeId, Time};
+use exo_types::{Epoch, NodeId, PlacementId, Time};
 
-use super::{Facts, Observation, Watch, epoch_of, said};
+use super::{Checked, Facts, Observation, Watch, epoch_of, said};
 use crate::node::Node;
-use crate::shape::PlacementKey;
 
 #[derive(Debug, Default)]
 pub(super) struct Epochs {
@@ -39,7 +38,7 @@ struct Stale {
     epoch: Epoch,
     what: &'static str,
     /// What the node knew of placements before.
-    placements: Vec<(PlacementKey, InstanceState)>,
+    placements: Vec<(PlacementId, InstanceState)>,
 }
 
 fn cluster(node: &Node) -> EntryId {
@@ -47,11 +46,7 @@ fn cluster(node: &Node) -> EntryId {
 }
 
 /// Nobody leads in an epoch but the node whose key it bears, and that in one life only.
-pub(super) fn one_leader_per_epoch(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn one_leader_per_epoch(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let life = facts.nodes[node].life;
     for said in said(effects).filter(|said| said.as_leader) {
@@ -77,7 +72,7 @@ pub(super) fn who_cannot_write_steps_aside(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let epochs = &mut watch.epochs;
     let leads_in = |node: usize| {
         let (epoch, leader) = facts.nodes[node].process.as_ref()?.machine.leader()?;
@@ -129,7 +124,7 @@ pub(super) fn a_majority_keeps_its_coordinator(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let is_claimed = || facts.scenario.lead_claimed_from().is_some_and(|from| facts.now >= from);
     if !matches!(seen, Observation::Look | Observation::End) || !is_claimed() {
         return Ok(());
@@ -151,7 +146,7 @@ pub(super) fn older_epoch_changes_nothing(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let epochs = &mut watch.epochs;
     match seen {
         Observation::Began { node } => {
@@ -198,7 +193,7 @@ fn stale(
     (is_ours && epoch < *seen).then_some(Stale { node, epoch, what, placements })
 }
 
-fn nothing_changed(facts: &Facts<'_>, stale: &Stale, effects: &[Effect]) -> Result<(), String> {
+fn nothing_changed(facts: &Facts<'_>, stale: &Stale, effects: &[Effect]) -> Checked {
     let Stale { node, epoch, what, placements } = stale;
     let changes = |effect: &&Effect| match effect {
         Effect::Persist { .. }

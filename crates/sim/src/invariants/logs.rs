@@ -8,7 +8,7 @@ use exo_cluster::wire::{ControlAsk, ControlMessage, ControlReply};
 use exo_machine::{Answer, Effect, Input, Write};
 use exo_types::{InstanceId, LogHead, Time};
 
-use super::{Facts, Observation, Watch, said};
+use super::{Checked, Facts, Observation, Watch, said};
 use crate::node::Node;
 use crate::upheaval::SERVES_WITHIN;
 
@@ -50,11 +50,7 @@ fn key(head: LogHead) -> Head {
 
 /// Nothing that was acknowledged, with two holders, is lost: whoever coordinates has it, unless it cannot
 /// reach a holder or two halves had a coordinator each. And no log is cut off where another could go on.
-pub(super) fn acknowledged_is_kept(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn acknowledged_is_kept(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let logs = &mut watch.logs;
     match *seen {
         Observation::Input { node, input: Input::Control { link, message } } => {
@@ -78,7 +74,7 @@ pub(super) fn acknowledged_is_kept(
 }
 
 /// When nothing goes wrong any more, followers have the log of whom they follow.
-pub(super) fn logs_agree(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
+pub(super) fn logs_agree(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     if !matches!(seen, Observation::Look) || facts.now < facts.scenario.calm_from() + SERVES_WITHIN {
         return Ok(());
     }
@@ -131,7 +127,7 @@ impl Logs {
 
     /// A log that goes on where the coordinator's ends is not cut off there, unless nobody was told of what
     /// follows: a half may have placed anew, for itself, what served under the coordinator all the while.
-    fn takes_nothing_back(&self, facts: &Facts<'_>, node: usize, effects: &[Effect]) -> Result<(), String> {
+    fn takes_nothing_back(&self, facts: &Facts<'_>, node: usize, effects: &[Effect]) -> Checked {
         let own = &facts.nodes[node];
         for effect in effects {
             let Effect::Persist { write: Write::Replace { head, .. }, .. } = effect else { continue };
@@ -147,12 +143,7 @@ impl Logs {
     }
 
     /// Notes what a coordinator answers to others and to its own person, and that it is so.
-    fn note_acknowledged(
-        &mut self,
-        facts: &Facts<'_>,
-        node: usize,
-        effects: &[Effect],
-    ) -> Result<(), String> {
+    fn note_acknowledged(&mut self, facts: &Facts<'_>, node: usize, effects: &[Effect]) -> Checked {
         let own = &facts.nodes[node];
         let mut told = Vec::new();
         for said in said(effects) {
@@ -189,7 +180,7 @@ impl Logs {
         Ok(())
     }
 
-    fn look(&mut self, facts: &Facts<'_>) -> Result<(), String> {
+    fn look(&mut self, facts: &Facts<'_>) -> Checked {
         let mut lacking = BTreeMap::new();
         let mut excused = BTreeSet::new();
         let is_split = facts.nodes.iter().filter(|node| node.is_awake() && leads(node)).count() > 1;

@@ -6,7 +6,7 @@ use exo_machine::{Effect, Write};
 use exo_trust::{Act, Entry, EntryId};
 use exo_types::NodeId;
 
-use super::{Facts, Observation, Watch};
+use super::{Checked, Facts, Observation, Watch};
 
 #[derive(Debug, Default)]
 pub(super) struct Members {
@@ -16,11 +16,7 @@ pub(super) struct Members {
 
 /// Nobody is a member or may connect without an entry that the founder has signed, or whom the founder was
 /// asked to appoint.
-pub(super) fn members_are_signed_in(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn members_are_signed_in(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     for effect in effects {
         match effect {
@@ -34,12 +30,7 @@ pub(super) fn members_are_signed_in(
     Ok(())
 }
 
-fn entries_are_signed(
-    members: &mut Members,
-    facts: &Facts<'_>,
-    node: usize,
-    entries: &[Vec<u8>],
-) -> Result<(), String> {
+fn entries_are_signed(members: &mut Members, facts: &Facts<'_>, node: usize, entries: &[Vec<u8>]) -> Checked {
     let mut founder = None;
     for bytes in entries {
         let entry = Entry::decode(bytes).map_err(|error| format!("n{node} writes {error}"))?;
@@ -71,7 +62,7 @@ fn entries_are_signed(
 
 /// A member by this node's log of trust, or by that of somebody who let this node in: its word comes with the
 /// welcome, maybe before the entry is with the other.
-fn may_connect(facts: &Facts<'_>, node: usize, members: &BTreeSet<NodeId>) -> Result<(), String> {
+fn may_connect(facts: &Facts<'_>, node: usize, members: &BTreeSet<NodeId>) -> Checked {
     let own = &facts.nodes[node];
     let let_in = |other: &NodeId| {
         let mut hosts = facts.nodes.iter().filter(|host| host.disk.history().members.contains(&own.id));

@@ -7,10 +7,10 @@ use exo_cluster::InstanceState;
 use exo_machine::{Effect, Input, Purpose, Question, SequenceEvent, StreamId};
 use exo_types::{RequestId, Time};
 
-use super::{Facts, Observation, Watch, index};
+use super::{Checked, Facts, Observation, Watch, index};
 use crate::clients::Client;
 use crate::faults::{Fault, FaultKind};
-use crate::shape::{placement_key, stage_nodes};
+use crate::shape::stage_nodes;
 
 /// From where a pipeline stands, and everybody hears everybody, to the next token.
 const GOES_ON_WITHIN: Duration = Duration::from_secs(8);
@@ -38,11 +38,7 @@ pub(super) struct Pauses {
 
 /// An answer stands still no longer than it takes to notice that it may go on; before its first token, where
 /// none is queued. Losses that nobody tells of are noticed late, and then all is well but the answer.
-pub(super) fn answers_move(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn answers_move(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Pauses { since, begun, .. } = &mut watch.pauses;
     match *seen {
         Observation::Effects { effects, .. } => {
@@ -88,11 +84,7 @@ pub(super) fn answers_move(
 
 /// A client whose node died, with nothing on it that the answer needs, has the next token from another one in
 /// time. What needs more than that has the bounds of `answers_move`.
-pub(super) fn resumed_in_5_s(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn resumed_in_5_s(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Pauses { claimed, silent_until, .. } = &mut watch.pauses;
     match *seen {
         Observation::Input { node, input: Input::Ask { question: Question::Claim { request, .. }, .. } } => {
@@ -128,7 +120,7 @@ pub(super) fn resumed_in_5_s(
     Ok(())
 }
 
-fn check_resumed(facts: &Facts<'_>, client: &Client, node: usize, since: Time) -> Result<(), String> {
+fn check_resumed(facts: &Facts<'_>, client: &Client, node: usize, since: Time) -> Checked {
     let is_in_the_way = |fault: &Fault| {
         let is_end = matches!(fault.kind, FaultKind::Crash { .. } | FaultKind::KillCoordinator { .. });
         !is_end && fault.at <= facts.now && since <= fault.over() + AFTERMATH
@@ -159,7 +151,7 @@ fn is_well(facts: &Facts<'_>, node: usize, has_begun: bool) -> bool {
     let instances = facts.nodes[leader].disk.state().instances();
     !instances.is_empty()
         && instances.values().all(|instance| {
-            let key = placement_key(&instance.placement);
+            let key = instance.placement.id;
             let is_ready = states.iter().any(|(of, state)| *of == key && *state == InstanceState::Ready);
             let stages: Option<Vec<usize>> =
                 stage_nodes(&instance.placement).into_iter().map(|of| index(facts, of)).collect();

@@ -6,12 +6,12 @@ use std::time::Duration;
 use exo_cluster::wire::ControlMessage;
 use exo_cluster::{Event, InstanceState, RemoveReason};
 use exo_machine::{Effect, Purpose, Write};
-use exo_types::{Epoch, InstanceId, Placement, ShardSpec, Time};
+use exo_types::{Epoch, InstanceId, Placement, PlacementId, ShardSpec, Time};
 
-use super::{Facts, Observation, Watch, index, said};
+use super::{Checked, Facts, Observation, Watch, index, said};
 use crate::clients::AskWhat;
 use crate::node::Node;
-use crate::shape::{PlacementKey, placement_key, stage_nodes};
+use crate::shape::stage_nodes;
 
 /// A way that ended so long ago need not have been noticed: links close after 6 s of silence, nodes freeze.
 const NOTICED_WITHIN: Duration = Duration::from_secs(10);
@@ -23,26 +23,22 @@ const LOST_WITHIN: Duration = Duration::from_secs(6);
 #[derive(Debug, Default)]
 pub(super) struct Placements {
     /// What each node said to be ready the last time.
-    ready: BTreeMap<usize, BTreeSet<PlacementKey>>,
+    ready: BTreeMap<usize, BTreeSet<PlacementId>>,
     /// What was ever said to be ready.
     served: BTreeSet<InstanceId>,
     /// What each node last reported to be broken.
-    troubles: BTreeMap<usize, BTreeSet<PlacementKey>>,
+    troubles: BTreeMap<usize, BTreeSet<PlacementId>>,
     /// Nodes that stood still at the last look, and since when.
     still: BTreeMap<usize, Time>,
     /// Pipelines that stand without a scheduler, and since when: by leader and first stage.
-    without: BTreeMap<(usize, usize, PlacementKey), Time>,
+    without: BTreeMap<(usize, usize, PlacementId), Time>,
     /// Ready ones of which a node is gone, and since when: by leader, epoch and that node.
-    lacking: BTreeMap<(usize, Epoch, usize, PlacementKey), Time>,
+    lacking: BTreeMap<(usize, Epoch, usize, PlacementId), Time>,
 }
 
 /// When an instance becomes ready, every way between its stages is open, or was a moment ago. Time in which
 /// the node that says so stood still does not count: what it handles when it goes on was sent before.
-pub(super) fn ready_means_open(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn ready_means_open(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let placements = &mut watch.placements;
     let (node, effects) = match *seen {
         Observation::Effects { node, effects } => (node, effects),
@@ -63,21 +59,21 @@ pub(super) fn ready_means_open(
     let ready = || views.iter().filter(|view| view.is_ready());
     let since = placements.still.get(&node).copied().unwrap_or(facts.now);
     let before = placements.ready.entry(node).or_default();
-    for view in ready().filter(|view| !before.contains(&placement_key(&view.placement))) {
+    for view in ready().filter(|view| !before.contains(&view.placement.id)) {
         ways_are_open(facts, &view.placement, since)?;
     }
-    *before = ready().map(|view| placement_key(&view.placement)).collect();
+    *before = ready().map(|view| view.placement.id).collect();
     Ok(())
 }
 
-fn ways_are_open(facts: &Facts<'_>, placement: &Placement, at: Time) -> Result<(), String> {
+fn ways_are_open(facts: &Facts<'_>, placement: &Placement, at: Time) -> Checked {
     let since = Time(at.0.saturating_sub(NOTICED_WITHIN.as_micros() as u64));
     let nodes: Vec<usize> =
         stage_nodes(placement).into_iter().filter_map(|node| index(facts, node)).collect();
     let next = nodes.iter().cycle().skip(1);
     for (&from, &to) in nodes.iter().zip(next).filter(|(from, to)| from != to) {
         if !facts.net.was_open(from, to, Purpose::Data, since) {
-            let key = placement_key(placement);
+            let key = placement.id;
             return Err(format!("{key:?} is ready and has no open link from n{from} to n{to}"));
         }
     }
@@ -85,7 +81,7 @@ fn ways_are_open(facts: &Facts<'_>, placement: &Placement, at: Time) -> Result<(
 }
 
 /// What a node holds is not loaded again.
-pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
+pub(super) fn loaded_once(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let loads = effects.iter().filter_map(|effect| match effect {
         Effect::Load { engine, spec } => Some((engine, &**spec)),
@@ -108,7 +104,7 @@ pub(super) fn trouble_leaves_ready_in_5_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     match *seen {
         Observation::Began { node } => {
             watch.placements.troubles.remove(&node);
@@ -129,17 +125,17 @@ fn troubles_are_kept(
     facts: &Facts<'_>,
     node: usize,
     effects: &[Effect],
-) -> Result<(), String> {
+) -> Checked {
     let report = said(effects).find_map(|said| match said.message {
         ControlMessage::Report(report) => Some(report),
         _ => None,
     });
     let (Some(report), Some(process)) = (report, &facts.nodes[node].process) else { return Ok(()) };
-    let now: BTreeSet<PlacementKey> = report.instance_failures.iter().map(|t| t.placement).collect();
+    let now: BTreeSet<PlacementId> = report.instance_failures.iter().map(|t| t.placement).collect();
     let before = placements.troubles.insert(node, now.clone()).unwrap_or_default();
     let known = process.machine.placements();
     let is_forgotten =
-        |key: &&PlacementKey| !now.contains(key) && known.iter().any(|(known, _)| known == *key);
+        |key: &&PlacementId| !now.contains(key) && known.iter().any(|(known, _)| known == *key);
     match before.iter().find(is_forgotten) {
         Some(key) => {
             Err(format!("n{node} has forgotten what is wrong with {key:?}, which is not placed anew"))
@@ -148,7 +144,7 @@ fn troubles_are_kept(
     }
 }
 
-fn pipelines_have_schedulers(placements: &mut Placements, facts: &Facts<'_>) -> Result<(), String> {
+fn pipelines_have_schedulers(placements: &mut Placements, facts: &Facts<'_>) -> Checked {
     let mut without = BTreeMap::new();
     for leader in facts.nodes.iter().filter(|node| node.is_awake()) {
         let Some(process) = &leader.process else { continue };
@@ -181,7 +177,7 @@ pub(super) fn loss_leaves_ready_in_6_s(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     if !matches!(seen, Observation::Look) {
         return Ok(());
     }
@@ -222,15 +218,15 @@ pub(super) fn loss_leaves_ready_in_6_s(
 }
 
 /// The node of the first stage, by the log of the coordinator.
-fn first_stage(facts: &Facts<'_>, leader: usize, key: PlacementKey) -> Option<usize> {
+fn first_stage(facts: &Facts<'_>, leader: usize, key: PlacementId) -> Option<usize> {
     nodes_of(facts, leader, key).first().copied()
 }
 
 /// The nodes of the stages, by the log of the coordinator.
-fn nodes_of(facts: &Facts<'_>, leader: usize, key: PlacementKey) -> Vec<usize> {
+fn nodes_of(facts: &Facts<'_>, leader: usize, key: PlacementId) -> Vec<usize> {
     let state = facts.nodes[leader].disk.state();
     let mut placements = state.instances().values().map(|instance| &instance.placement);
-    let placement = placements.find(|placement| placement_key(placement) == key);
+    let placement = placements.find(|placement| placement.id == key);
     placement.into_iter().flat_map(stage_nodes).filter_map(|node| index(facts, node)).collect()
 }
 
@@ -239,7 +235,7 @@ fn lacks_scheduler(
     facts: &Facts<'_>,
     leader: usize,
     first: usize,
-    key: PlacementKey,
+    key: PlacementId,
     epoch: exo_types::Epoch,
 ) -> bool {
     let Some(process) = facts.nodes[first].process.as_ref().filter(|_| facts.nodes[first].is_awake()) else {
@@ -255,11 +251,7 @@ fn lacks_scheduler(
 }
 
 /// What has served stays placed until somebody unloads it, whatever is lost.
-pub(super) fn placed_stays_placed(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn placed_stays_placed(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     // A node that was put out has nothing to wait for.
     if facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::RemoveNode { .. })) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use exo_machine::{Effect, Input, Question, ReplyId, SequenceEvent, StreamId};
 use exo_types::Time;
 
-use super::{Facts, Observation, Watch};
+use super::{Checked, Facts, Observation, Watch};
 
 /// A question waits 40 s for a coordinator; and a look, and what a clock that is slow adds.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(45);
@@ -40,7 +40,7 @@ pub(super) fn questions_end_in_bound(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let questions = &mut watch.questions;
     match *seen {
         Observation::Input { node, input: Input::Ask { reply, question } } => {
@@ -77,7 +77,7 @@ impl Questions {
         }
     }
 
-    fn look(&mut self, facts: &Facts<'_>) -> Result<(), String> {
+    fn look(&mut self, facts: &Facts<'_>) -> Checked {
         let passed = facts.now.since(std::mem::replace(&mut self.looked, facts.now));
         let is_open =
             |stream: &StreamId| facts.clients.by_stream(*stream).is_some_and(|(_, run)| run.ended.is_none());

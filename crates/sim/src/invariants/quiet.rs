@@ -7,7 +7,7 @@ use exo_cluster::wire::ControlMessage;
 use exo_machine::{Effect, Notice, SequenceEvent};
 use exo_types::{InstanceId, PlacementId};
 
-use super::{Facts, Observation, Watch, said};
+use super::{Checked, Facts, Observation, Watch, said};
 use crate::clients::AskWhat;
 use crate::scenario::Kind;
 
@@ -20,11 +20,7 @@ pub(super) struct Quiet {
 }
 
 /// A node says once that a member is gone, until it says that it is back.
-pub(super) fn gone_is_said_once(
-    watch: &mut Watch,
-    _: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn gone_is_said_once(watch: &mut Watch, _: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let gone = &mut watch.quiet.gone;
     match *seen {
         Observation::Began { node } => drop(gone.remove(&node)),
@@ -49,11 +45,7 @@ pub(super) fn gone_is_said_once(
 }
 
 /// No member is lost, no answer is interrupted, and nothing is placed anew, unless somebody asks for it.
-pub(super) fn quiet_stays_quiet(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn quiet_stays_quiet(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let moves = facts.scenario.asks.iter().any(|ask| matches!(ask.what, AskWhat::Drain { .. }));
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     if !matches!(facts.scenario.kind, Kind::Quiet | Kind::Wire | Kind::Strangers) || moves {

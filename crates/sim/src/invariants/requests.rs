@@ -8,7 +8,7 @@ use exo_cluster::wire::EndReason;
 use exo_machine::{Effect, Input, SequenceEvent, StreamId};
 use exo_types::{FailureKind, RequestId};
 
-use super::{Facts, Observation, Watch};
+use super::{Checked, Facts, Observation, Watch};
 use crate::clients::ClientEnd;
 use crate::model::{Question, solo};
 
@@ -37,11 +37,7 @@ struct Text {
 
 /// Each client gets the text of the model alone, in order, without gap or repetition, and all of it if it
 /// ends well.
-pub(super) fn text_in_order(
-    watch: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn text_in_order(watch: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let requests = &mut watch.requests;
     match *seen {
         Observation::Input { input: Input::Start { stream, request }, .. } => {
@@ -87,7 +83,7 @@ fn text(facts: &Facts<'_>, start: &DriverStart) -> Text {
     }
 }
 
-fn told(requests: &mut Requests, stream: StreamId, event: &SequenceEvent) -> Result<(), String> {
+fn told(requests: &mut Requests, stream: StreamId, event: &SequenceEvent) -> Checked {
     match event {
         SequenceEvent::Token { index, token } => {
             let Some(text) = requests.texts.get_mut(&(stream, *index)) else {
@@ -127,7 +123,7 @@ fn told(requests: &mut Requests, stream: StreamId, event: &SequenceEvent) -> Res
 /// No answer fails because something was lost: it goes on. Faults are shorter than an answer may stand still.
 /// (With the keys of two nodes a thief makes clusters whose members do not reach each other: what they are
 /// asked may never begin, and is told so in its time.)
-pub(super) fn answers_go_on(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Result<(), String> {
+pub(super) fn answers_go_on(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let lost = |kind: &FailureKind| match kind {
         FailureKind::StageLost | FailureKind::Protocol => true,
@@ -149,11 +145,7 @@ pub(super) fn answers_go_on(_: &mut Watch, facts: &Facts<'_>, seen: &Observation
 }
 
 /// Every request ends in time.
-pub(super) fn request_ends_in_bound(
-    _: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn request_ends_in_bound(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     if !matches!(seen, Observation::Look | Observation::End) {
         return Ok(());
     }
@@ -172,11 +164,7 @@ pub(super) fn request_ends_in_bound(
 }
 
 /// When all requests have ended, no node has anything of them.
-pub(super) fn nothing_left_over(
-    _: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn nothing_left_over(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     if !matches!(seen, Observation::End) {
         return Ok(());
     }
@@ -198,11 +186,7 @@ pub(super) fn nothing_left_over(
 }
 
 /// Where nothing goes wrong every request is answered, whatever a member says of the members.
-pub(super) fn quiet_answers_all(
-    _: &mut Watch,
-    facts: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn quiet_answers_all(_: &mut Watch, facts: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     if !matches!(seen, Observation::End) || facts.scenario.is_disturbed() {
         return Ok(());
     }

@@ -6,10 +6,9 @@ use std::time::Duration;
 use exo_cluster::ComputeResult;
 use exo_cluster::wire::{DataMessage, PipelineBreak};
 use exo_machine::{Effect, Input, Outgoing, SequenceEvent};
-use exo_types::{DRAFTS_MAX, FailureKind, Term, Time};
+use exo_types::{DRAFTS_MAX, FailureKind, PlacementId, Term, Time};
 
-use super::{Facts, Observation, Watch};
-use crate::shape::{PlacementKey, part_of, wired_to};
+use super::{Checked, Facts, Observation, Watch};
 
 /// The longest deadline of a step, without its tokens; and a look.
 const OUTCOME_WITHIN: Duration = Duration::from_millis(32_000);
@@ -19,7 +18,7 @@ const OUTCOME_PER_TOKEN: Duration = Duration::from_millis(250);
 const MESSAGES_BESIDES: usize = 4;
 
 /// One term of a placement's pipeline.
-type Pipeline = (PlacementKey, Term);
+type Pipeline = (PlacementId, Term);
 
 #[derive(Debug, Default)]
 pub(super) struct Steps {
@@ -41,7 +40,7 @@ pub(super) fn no_step_without_outcome(
     watch: &mut Watch,
     facts: &Facts<'_>,
     seen: &Observation<'_>,
-) -> Result<(), String> {
+) -> Checked {
     let open = &mut watch.steps.open;
     match *seen {
         Observation::Effects { node, effects } => {
@@ -74,9 +73,9 @@ fn began(open: &mut BTreeMap<(usize, Pipeline, u64), Step>, facts: &Facts<'_>, n
     let Effect::Compute { engine, position, job } = effect else { return };
     let own = &facts.nodes[node];
     let is_first = own.process.as_ref().and_then(|process| process.engines.get(engine));
-    if is_first.is_some_and(|loaded| part_of(&loaded.spec).embedding) {
+    if is_first.is_some_and(|loaded| loaded.spec.embedding) {
         let (life, since, tokens) = (own.life, facts.now, job.frame.token_count() as u32);
-        let pipeline = (wired_to(position), job.frame.term);
+        let pipeline = (position.placement, job.frame.term);
         open.insert((node, pipeline, job.frame.step), Step { life, since, tokens });
     }
 }
@@ -96,8 +95,8 @@ fn ended(open: &mut BTreeMap<(usize, Pipeline, u64), Step>, facts: &Facts<'_>, n
         Input::Computed { engine, position, term, step, .. } => {
             let process = facts.nodes[node].process.as_ref();
             let loaded = process.and_then(|process| process.engines.get(engine));
-            if loaded.is_some_and(|loaded| part_of(&loaded.spec).head) {
-                open.remove(&(node, (wired_to(position), *term), *step));
+            if loaded.is_some_and(|loaded| loaded.spec.head) {
+                open.remove(&(node, (position.placement, *term), *step));
             }
         }
         _ => {}
@@ -105,9 +104,9 @@ fn ended(open: &mut BTreeMap<(usize, Pipeline, u64), Step>, facts: &Facts<'_>, n
 }
 
 /// Whether a node has the last stage of a placement.
-fn is_last(facts: &Facts<'_>, node: Option<usize>, placement: PlacementKey) -> bool {
+fn is_last(facts: &Facts<'_>, node: Option<usize>, placement: PlacementId) -> bool {
     let placements = facts.nodes.iter().flat_map(|node| node.disk.state().instances().values());
-    let mut named = placements.map(|i| &i.placement).filter(|p| crate::shape::placement_key(p) == placement);
+    let mut named = placements.map(|i| &i.placement).filter(|p| p.id == placement);
     let last = named.find_map(|placement| placement.stages.last());
     // A placement that is gone needs no outcome.
     last.is_none_or(|stage| node.is_some_and(|node| stage.leader().node == facts.nodes[node].id))
@@ -125,11 +124,7 @@ fn still_counts(facts: &Facts<'_>, node: usize, key: Pipeline, step: &mut Step) 
 }
 
 /// Every step that a stage takes fits what it holds. A gap in their numbers may be a link's that ended.
-pub(super) fn stages_get_what_fits(
-    _: &mut Watch,
-    _: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn stages_get_what_fits(_: &mut Watch, _: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let Observation::Effects { node, effects } = *seen else { return Ok(()) };
     let broken = effects.iter().find_map(|effect| match effect {
         Effect::Send { message: Outgoing::Data(message), .. } => match &**message {
@@ -147,11 +142,7 @@ pub(super) fn stages_get_what_fits(
 }
 
 /// What one step makes a node send grows no faster than its batch.
-pub(super) fn copies_linear_in_batch(
-    watch: &mut Watch,
-    _: &Facts<'_>,
-    seen: &Observation<'_>,
-) -> Result<(), String> {
+pub(super) fn copies_linear_in_batch(watch: &mut Watch, _: &Facts<'_>, seen: &Observation<'_>) -> Checked {
     let steps = &mut watch.steps;
     match *seen {
         Observation::Input { node, input } => {
@@ -178,7 +169,7 @@ fn batch(input: &Input) -> Option<usize> {
     }
 }
 
-fn sends_few(node: usize, batch: usize, effects: &[Effect]) -> Result<(), String> {
+fn sends_few(node: usize, batch: usize, effects: &[Effect]) -> Checked {
     let (mut messages, mut results, mut tokens) = (0, 0, 0);
     for effect in effects {
         match effect {

@@ -1,6 +1,5 @@
 //! A cluster for tests, in which all is well.
 
-use exo_api::plan::PlanObjective;
 use exo_api::{
     ClusterView, DeviceTelemetryView, DeviceView, InstanceState, InstanceView, LinkTelemetryView, LoadView,
     MemberRole, MemoryView, NodeStatus, NodeTelemetryView, NodeView, SensorsView, TelemetryView,
@@ -54,12 +53,9 @@ pub fn link(peer: &str) -> LinkTelemetryView {
         peer_name: format!("node {peer}"),
         rtt_ms: 1.0,
         jitter_ms: 0.1,
-        received_bytes_per_s: None,
         sent_bytes: Some(1),
         received_bytes: Some(2),
-        sent_packets: None,
-        lost_packets: None,
-        is_wireless: None,
+        ..LinkTelemetryView::default()
     }
 }
 
@@ -113,27 +109,13 @@ pub fn instance() -> InstanceView {
         model_id: "m".to_owned(),
         model: "m".to_owned(),
         state: InstanceState::Ready,
-        moving: None,
-        advice: None,
-        state_since_unix_s: 0,
-        is_file_gone: false,
-        is_on_demand: false,
         placement: "p1".to_owned(),
         context_tokens: 64,
         slots: 4,
         cache_tokens: 256,
         kv: KvDType::F16,
-        objective: PlanObjective::Latency,
-        streams: None,
-        pins: Vec::new(),
-        exclude: Vec::new(),
-        stages: Vec::new(),
         load: Some(LoadView { running: 1, waiting_max: 10, pages: 100, ..LoadView::default() }),
-        predicted_tokens_per_s: None,
-        predicted: None,
-        reasons: Vec::new(),
-        measured_tokens_per_s: None,
-        measured_alone: None,
+        ..InstanceView::default()
     }
 }
 

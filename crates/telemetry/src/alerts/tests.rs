@@ -61,29 +61,11 @@ fn pull(state: PullState) -> PullView {
         node: "a".to_owned(),
         node_name: "node a".to_owned(),
         source: "hub".to_owned(),
-        label: None,
-        reason: None,
-        commit: None,
-        licence: None,
-        terms: None,
-        file: None,
         files: 1,
         verified_bytes: 5,
         received_bytes: 5,
         total_bytes: Some(9),
-        ranges: 0,
-        bytes_per_s: None,
-        seconds_left: None,
-        model: None,
-        path: None,
-        was_here: false,
-        is_verified: None,
-        removed: Vec::new(),
-        replaced: None,
-        sources: Vec::new(),
-        error: None,
-        hint: None,
-        started_unix_s: 0,
+        ..PullView::default()
     }
 }
 
@@ -103,10 +85,7 @@ fn predicted(hop_ms: f64) -> PredictionView {
         hop_ms: range(hop_ms),
         streams: 1,
         total_tokens_per_s: range(100.0),
-        fetch_bytes: 0,
-        fetch_ms: 0.0,
-        is_fetch_estimated: false,
-        uncorrected_tokens_per_s: None,
+        ..PredictionView::default()
     }
 }
 
@@ -116,20 +95,11 @@ fn stage_on(node: &str, predicted: Option<(f64, f64)>) -> StageView {
         node: node.to_owned(),
         node_name: format!("node {node}"),
         device: "cuda:0".to_owned(),
-        layers: LayerRange { start: 0, end: 1 },
-        embedding: false,
-        head: false,
         weight_bytes: 1,
         weight_bytes_held: 1,
-        weight_bytes_waiting: 0,
         kv_bytes: 1,
-        rows_bytes: 0,
-        rows_bytes_max: 0,
-        time_share: None,
         predicted: predicted.map(|(token_ms, prompt_ms)| StagePredictionView { token_ms, prompt_ms }),
-        measured: None,
-        fetched_from: None,
-        progress: None,
+        ..StageView::default()
     }
 }
 

@@ -3,36 +3,11 @@
 use serde_json::Value;
 
 use super::*;
-use crate::generate::{Summary, Timings, Usage};
-
-fn summary() -> Summary {
-    let usage = Usage {
-        prompt_tokens: 9,
-        completion_tokens: 7,
-        cached_tokens: 4,
-        reasoning_tokens: 2,
-        ..Usage::default()
-    };
-    Summary {
-        usage,
-        timings: Timings::default(),
-        times: None,
-        model_id: "ab".to_owned(),
-        kernels: Vec::new(),
-        stages: 1,
-        unenforced: Vec::new(),
-        resumed: Vec::new(),
-        left_out_messages: 0,
-        left_out_tools: Vec::new(),
-    }
-}
+use crate::testing::{pieces, summary};
 
 /// A thought, a text and two calls, in deltas of `step` characters.
 fn deltas(step: usize) -> Vec<Delta> {
-    let pieces = |text: &str| -> Vec<String> {
-        let chars: Vec<char> = text.chars().collect();
-        chars.chunks(step).map(|piece| piece.iter().collect()).collect()
-    };
+    let pieces = |text: &str| pieces(text, step);
     let mut all = Vec::new();
     all.extend(pieces("Hm, é?").into_iter().map(|reasoning| Delta { reasoning, ..Delta::default() }));
     all.extend(pieces("I'll look.").into_iter().map(|text| Delta { text, ..Delta::default() }));

@@ -5,30 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::*;
-use crate::generate::{Summary, Timings, Usage};
 use crate::responses::ResponsesRequest;
-
-fn summary() -> Summary {
-    let usage = Usage {
-        prompt_tokens: 9,
-        completion_tokens: 7,
-        cached_tokens: 4,
-        reasoning_tokens: 2,
-        ..Usage::default()
-    };
-    Summary {
-        usage,
-        timings: Timings::default(),
-        times: None,
-        model_id: "ab".to_owned(),
-        kernels: Vec::new(),
-        stages: 1,
-        unenforced: Vec::new(),
-        resumed: Vec::new(),
-        left_out_messages: 0,
-        left_out_tools: Vec::new(),
-    }
-}
+use crate::testing::{pieces, summary};
 
 fn start() -> ResponseStream {
     let asked = ResponsesRequest::parse(json!({"model": "m", "input": "hi"})).unwrap();
@@ -37,10 +15,7 @@ fn start() -> ResponseStream {
 
 /// A thought, a text and a call, in deltas of `step` characters.
 fn deltas(step: usize) -> Vec<Delta> {
-    let pieces = |text: &str| -> Vec<String> {
-        let chars: Vec<char> = text.chars().collect();
-        chars.chunks(step).map(|piece| piece.iter().collect()).collect()
-    };
+    let pieces = |text: &str| pieces(text, step);
     let call = |begins, arguments| Delta {
         calls: vec![CallDelta { index: 0, begins, arguments }],
         ..Delta::default()

@@ -87,59 +87,20 @@ fn shares(solo: &InstanceView, split: &InstanceView, nodes: usize) -> Vec<String
 
 #[cfg(test)]
 mod tests {
-    use exo_api::{InstanceState, StageView};
-    use exo_types::LayerRange;
+    use exo_api::StageView;
 
     use super::*;
 
     /// Shares in units of a million bytes.
     fn instance(held: &[u64]) -> InstanceView {
         let stage = |millions: &u64| StageView {
-            node: String::new(),
             node_name: "anna".to_owned(),
             device: "cpu".to_owned(),
-            layers: LayerRange { start: 0, end: 1 },
-            embedding: false,
-            head: false,
             weight_bytes: millions * 1_000_000,
             weight_bytes_held: millions * 1_000_000,
-            weight_bytes_waiting: 0,
-            kv_bytes: 0,
-            rows_bytes: 0,
-            rows_bytes_max: 0,
-            time_share: None,
-            predicted: None,
-            measured: None,
-            fetched_from: None,
-            progress: None,
+            ..StageView::default()
         };
-        InstanceView {
-            id: String::new(),
-            model_id: String::new(),
-            model: String::new(),
-            state_since_unix_s: 0,
-            is_file_gone: false,
-            state: InstanceState::Ready,
-            is_on_demand: false,
-            placement: String::new(),
-            context_tokens: 1,
-            slots: 1,
-            cache_tokens: 1,
-            moving: None,
-            advice: None,
-            kv: Default::default(),
-            objective: Default::default(),
-            streams: None,
-            pins: vec![],
-            exclude: vec![],
-            stages: held.iter().map(stage).collect(),
-            load: None,
-            predicted_tokens_per_s: None,
-            predicted: None,
-            reasons: vec![],
-            measured_tokens_per_s: None,
-            measured_alone: None,
-        }
+        InstanceView { stages: held.iter().map(stage).collect(), ..InstanceView::default() }
     }
 
     fn run(held: &[u64], answer: &str) -> DemoRun {
