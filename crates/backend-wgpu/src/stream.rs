@@ -127,6 +127,16 @@ impl Stream for GpuStream {
         Ok(Box::new(self.queue(&[(raw(from, device.owner), 4 * at as u64, 4 * len as u64)])?))
     }
 
+    fn download_f32(
+        &mut self,
+        from: &Buffer,
+        at: usize,
+        into: &mut [f32],
+        deadline: Duration,
+    ) -> Result<(), RunError> {
+        self.download_later(from, at, into.len())?.finish(into, deadline)
+    }
+
     fn synchronize(&mut self, deadline: Duration) -> Result<(), RunError> {
         self.queue(&[])?.wait(deadline).map(drop)
     }

@@ -89,8 +89,8 @@ pub trait Stream: Send {
     /// Panics if they do not fit.
     fn copy(&mut self, from: &Buffer, to: &Buffer, len: usize) -> Result<(), RunError>;
 
-    /// Queues a download of `len` elements from element `at` on. Panics if they are not there. A backend has
-    /// this or [`Self::download_f32`] of its own: one that queues nothing waits here.
+    /// Queues a download of `len` elements from element `at` on. Panics if they are not there. A backend that
+    /// has nothing better waits here.
     fn download_later(
         &mut self,
         from: &Buffer,
@@ -110,9 +110,7 @@ pub trait Stream: Send {
         at: usize,
         into: &mut [f32],
         deadline: Duration,
-    ) -> Result<(), RunError> {
-        self.download_later(from, at, into.len())?.finish(into, deadline)
-    }
+    ) -> Result<(), RunError>;
 
     /// Waits for everything queued and shows some elements. They are copied to `room`, unless the host can
     /// read them where they are. `see` asks nothing of the device.

@@ -31,7 +31,19 @@ mod tests {
             LinkFacts { from: a, to: b, rtt_s: measured(1e-3), bytes_per_s: measured(f64::NAN) },
             LinkFacts { from: b, to: a, rtt_s: None, bytes_per_s: measured(1e8) },
         ];
-        let request = PlanRequest { links, ..PlanRequest::new(Default::default(), 1, Vec::new()) };
+        let shape = exo_types::ModelShape {
+            layers: Vec::new(),
+            embedding_bytes: 0,
+            head_bytes: 0,
+            embedding_packed_bytes: 0,
+            head_packed_bytes: 0,
+            tied: false,
+            hidden: 0,
+            attention: 0,
+            vocab: 0,
+            context_tokens_max: 0,
+        };
+        let request = PlanRequest { links, ..PlanRequest::new(shape, 1, Vec::new()) };
         let both = (measured(1e-3).unwrap(), measured(1e8).unwrap());
         assert_eq!([link_figures(&request, a, b), link_figures(&request, b, a)], [both, both]);
         assert_eq!(link_figures(&request, a, a), (RTT_ESTIMATED, LINK_RATE_ESTIMATED));

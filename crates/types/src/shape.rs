@@ -20,7 +20,7 @@ pub struct LayerShape {
 }
 
 /// A model in numbers. Layers may be unequal.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ModelShape {
     /// Per layer, first to last.
     #[serde(deserialize_with = "list::<_, _, LAYERS_MAX>")]
