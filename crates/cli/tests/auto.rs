@@ -12,7 +12,10 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::emulated;
-use crate::support::{self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, Zeros, exo, finish, flat, good, icd, known, shared_library, skip, stderr, stdout, wait_for, workers_of, zeros_of};
+use crate::support::{
+    self, Answer, CRASHES, HANGS, NO_DRIVER, Node, SOON, Start, Zeros, exo, finish, flat, good, icd, known,
+    shared_library, skip, stderr, stdout, wait_for, workers_of, zeros_of,
+};
 use exo_types::DType;
 use serde_json::{Value, json};
 

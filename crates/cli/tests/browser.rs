@@ -227,7 +227,8 @@ fn no_scenario_on_described_clusters_is_left_out() {
         return skip("no_scenario_on_described_clusters_is_left_out", why);
     }
     let mut node = Command::new("node");
-    let listed = good(finish(node.args(["e2e/described.mjs", "--list"]).current_dir(dashboard()), SCENARIO_MAX));
+    let listed =
+        good(finish(node.args(["e2e/described.mjs", "--list"]).current_dir(dashboard()), SCENARIO_MAX));
     let text = stdout(&listed);
     let listed: BTreeSet<&str> = text.lines().collect();
     assert_eq!(listed, DESCRIBED.into_iter().flatten().copied().collect());

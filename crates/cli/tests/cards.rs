@@ -10,7 +10,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::emulated;
-use crate::support::{self, Node, SOON, Start, answers, bus, exo, finish, flat, has_mounts, is_alive, long_answer, must_refuse, nvml, plug, rest_of, send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of};
+use crate::support::{
+    self, Node, SOON, Start, answers, bus, exo, finish, flat, has_mounts, is_alive, long_answer, must_refuse,
+    nvml, plug, rest_of, send, skip, stderr, stdout, stream_until, text_of, wait_for, worker, workers_of,
+};
 use serde_json::{Value, json};
 
 /// Of an emulated card.

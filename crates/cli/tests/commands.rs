@@ -7,7 +7,10 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{self, Node, SOON, Start, exo, finish, flat, good, is_alive, json_of, known, must_refuse, run, skip, stderr, stdout, wait_for};
+use crate::support::{
+    self, Node, SOON, Start, exo, finish, flat, good, is_alive, json_of, known, must_refuse, run, skip,
+    stderr, stdout, wait_for,
+};
 
 #[test]
 fn every_command_has_help_with_an_example() {
@@ -193,9 +196,8 @@ fn a_running_node_answers_commands() {
     let placed = node.exo(&["place", "demo", "--context", "128", "--slots", "2", "--json"]);
     let placed: serde_json::Value = serde_json::from_str(&stdout(&placed)).unwrap();
     assert_eq!((&placed["context_tokens"], &placed["slots"]), (&128.into(), &2.into()));
-    let for_scripts = |args: &[&str]| -> serde_json::Value {
-        json_of(node.exo(&[args, &["--json"]].concat()))
-    };
+    let for_scripts =
+        |args: &[&str]| -> serde_json::Value { json_of(node.exo(&[args, &["--json"]].concat())) };
     let unloaded = serde_json::json!([{"id": placed["id"], "model": "demo", "ended_answers": 0}]);
     assert_eq!(for_scripts(&["unload", "demo"]), unloaded);
     assert_eq!(for_scripts(&["prune"]), serde_json::json!({"files": 0, "bytes": 0}));

@@ -9,7 +9,10 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::emulated;
-use crate::support::{self, CRASHES, NO_DRIVER, SOON, bus, exo, finish, flat, good, icd, json_of, nvml, on_bus, plug, shared_library, skip, stderr, stdout};
+use crate::support::{
+    self, CRASHES, NO_DRIVER, SOON, bus, exo, finish, flat, good, icd, json_of, nvml, on_bus, plug,
+    shared_library, skip, stderr, stdout,
+};
 use serde_json::Value;
 
 const DEMO_MAX: Duration = Duration::from_secs(90);

@@ -486,7 +486,10 @@ fn a_second_address_of_this_machine_serves_the_same() {
     let folder = tempfile::tempdir().unwrap();
     let mut far =
         support::exo(&["start", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0", "--data-dir"]);
-    must_refuse(finish(far.arg(folder.path()).env("EXO_OLLAMA_LISTEN", "0.0.0.0:0"), Duration::from_secs(20)), "loopback");
+    must_refuse(
+        finish(far.arg(folder.path()).env("EXO_OLLAMA_LISTEN", "0.0.0.0:0"), Duration::from_secs(20)),
+        "loopback",
+    );
 }
 
 /// A line as the dialect's documentation prints it, but for the port and the model.

@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::forged::log_of;
-use crate::support::{self, Killed, Node, SOON, Start, exo, finish, flat, good, json_of, must_refuse, skip, stderr, stdout, wait_for, wait_united};
+use crate::support::{
+    self, Killed, Node, SOON, Start, exo, finish, flat, good, json_of, must_refuse, skip, stderr, stdout,
+    wait_for, wait_united,
+};
 
 /// Local addresses of the sockets of one kind that a process has, as the kernel writes them; only those in
 /// `state`.

@@ -5,7 +5,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{LONG, Node, cluster, good, long_answer, rest_of, stderr, stdout, stream_until, text_of};
+use crate::support::{
+    LONG, Node, cluster, good, long_answer, rest_of, stderr, stdout, stream_until, text_of,
+};
 use serde_json::Value;
 
 const NAMES: [&str; 3] = ["one", "two", "three"];

@@ -52,7 +52,8 @@ fn every_answer_is_of_its_schema_whatever_the_model_would_say() {
     let node = Node::alone();
     for seed in 0..6 {
         let hot = node
-            .post("/v1/chat/completions", &with_schema(json!({"temperature": 1.5, "seed": seed, "n": 3}))).good();
+            .post("/v1/chat/completions", &with_schema(json!({"temperature": 1.5, "seed": seed, "n": 3})))
+            .good();
         for choice in hot.json()["choices"].as_array().unwrap() {
             let text = choice["message"]["content"].as_str().unwrap();
             assert_eq!(choice["finish_reason"], "stop", "{text}");

@@ -47,6 +47,7 @@ fn a_card_that_is_not_there_is_refused_by_name() {
 
 #[test]
 fn a_stage_on_a_card_and_two_on_the_processor_give_the_text_of_one() {
-    let text = stdout(&good(finish(with_a_card(&mut exo(&["demo", "--mixed", "hip"])), Duration::from_secs(90))));
+    let text =
+        stdout(&good(finish(with_a_card(&mut exo(&["demo", "--mixed", "hip"])), Duration::from_secs(90))));
     assert!(text.contains("hip-0") && text.contains("checked: split and solo gave the same text"), "{text}");
 }

@@ -8,7 +8,10 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::support::{Killed, Node, Start, another_model, answers, exo, finish, flat, good, json_of, must_refuse, stderr, stdout, wait_for, wait_united};
+use crate::support::{
+    Killed, Node, Start, another_model, answers, exo, finish, flat, good, json_of, must_refuse, stderr,
+    stdout, wait_for, wait_united,
+};
 use crate::update::{command, run};
 use exo_mock_hub::{Faults, Host, MockHub, Repository};
 use serde_json::{Value, json};
@@ -304,12 +307,8 @@ fn nodes_of(placed: &Value) -> Vec<&str> {
 fn a_node_that_may_not_fetch_a_model_gets_no_layers_and_the_plan_names_its_setting() {
     let nodes = with_model_on_first("planned", &[("ann", None), ("bob", Some("1")), ("cid", Some("64"))]);
     let ann = &nodes[0];
-    let asked = |args: &[&str]| -> Value {
-        json_of(ann.exo(&[args, &["--json"]].concat()))
-    };
-    let refused = |args: &[&str]| {
-        must_refuse(ann.exo(args), "")
-    };
+    let asked = |args: &[&str]| -> Value { json_of(ann.exo(&[args, &["--json"]].concat())) };
+    let refused = |args: &[&str]| must_refuse(ann.exo(args), "");
     // Only one of the two that lack the file may fetch it.
     assert_eq!(nodes_of(&asked(&["plan", "mine", "--exclude", "ann"])), ["cid"]);
     let lacking = "more room for models on bob: raise `disk_quota_mib` there";

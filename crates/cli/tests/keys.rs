@@ -9,7 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{Answer, Node, SOON, Start, exo, finish, flat, must_refuse, rest_of, stderr, stdout, stream_until, wait_for};
+use crate::support::{
+    Answer, Node, SOON, Start, exo, finish, flat, must_refuse, rest_of, stderr, stdout, stream_until,
+    wait_for,
+};
 
 const ANNA: &str = "1f0c9a7b5d3e2f4a6b8c0d1e";
 const BEN: &str = "2a4b6c8d0e1f3a5b7c9d1e2f";

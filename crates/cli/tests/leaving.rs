@@ -241,7 +241,8 @@ fn next(node: &Node) -> Instant {
     node.post(
         "/v1/completions",
         &json!({"model": "zeros", "prompt": "x", "max_tokens": 1, "ignore_eos": true}),
-    ).good();
+    )
+    .good();
     Instant::now()
 }
 
@@ -410,10 +411,12 @@ fn on_two_of_three() -> (Vec<Node>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let nodes = cluster("dies", &["one", "two", "three"]);
     nodes[0].add_zeros(folder.path(), "zeros", &ZEROS);
-    let placed = nodes[0].post(
-        "/exo/v1/instances",
-        &json!({"model": "zeros", "slots": 8, "nodes_min": 2, "exclude": ["three"]}),
-    ).good();
+    let placed = nodes[0]
+        .post(
+            "/exo/v1/instances",
+            &json!({"model": "zeros", "slots": 8, "nodes_min": 2, "exclude": ["three"]}),
+        )
+        .good();
     let id = placed.json()["id"].as_str().unwrap().to_owned();
     wait_for("the instance to serve", LOAD_MAX, || {
         (nodes[2].instance(&id)?["state"]["kind"] == "ready").then_some(())

@@ -7,7 +7,10 @@ use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::support::{Answer, Node, SOON, Start, another_model, begin, cluster, colours, exo, flat, good, known, long_answer, pieces_of, rest_of, resumed_of, send, stderr, stdout, stream_of, stream_until, text_of, wait_for};
+use crate::support::{
+    Answer, Node, SOON, Start, another_model, begin, cluster, colours, exo, flat, good, known, long_answer,
+    pieces_of, rest_of, resumed_of, send, stderr, stdout, stream_of, stream_until, text_of, wait_for,
+};
 use serde_json::{Value, json};
 
 /// Of an answer: the demo model takes a second for them.

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use crate::support::{self, Node, Start, Zeros, flat, good, json_of, must_refuse, run, stderr, stdout, wait_for};
+use crate::support::{
+    self, Node, Start, Zeros, flat, good, json_of, must_refuse, run, stderr, stdout, wait_for,
+};
 use serde_json::{Value, json};
 
 const LAB: &str = r#"
@@ -69,9 +71,7 @@ fn a_shape_is_planned_on_the_cluster_that_runs_and_without_one_on_this_machine()
 
 #[test]
 fn a_described_cluster_is_planned_without_a_node_or_a_file() {
-    let planned = |flags: &[&str]| -> Value {
-        json_of(lab(&[flags, &["--json"]].concat()))
-    };
+    let planned = |flags: &[&str]| -> Value { json_of(lab(&[flags, &["--json"]].concat())) };
     let plan = planned(&[]);
     assert_eq!(plan["stages"].as_array().unwrap().len(), 2, "{plan}");
     assert_eq!(plan["gap_percent"], 0.0);
@@ -220,9 +220,7 @@ fn memory_that_described_devices_share_is_filled_once() {
 
 #[test]
 fn what_cannot_be_planned_is_said_with_its_reason() {
-    let refused = |flags: &[&str]| {
-        must_refuse(lab(flags), "")
-    };
+    let refused = |flags: &[&str]| must_refuse(lab(flags), "");
     assert!(refused(&["--pin", "laptop"]).contains("there is no device `laptop`"));
     assert!(refused(&["--pin", "phone=x"]).contains("names no layers"));
     assert!(refused(&["--pin", "phone=60"]).contains("the pin of phone cpu cannot be met"));
@@ -256,9 +254,8 @@ fn what_cannot_be_planned_is_said_with_its_reason() {
 
 /// What is refused for lack of memory, by `exo plan` and by `exo place` alike.
 fn refused_by_both(node: &Node, model: &str, flags: &[&str]) -> String {
-    let [plan, place] = ["plan", "place"].map(|command| {
-        must_refuse(node.exo(&[&[command, model], flags].concat()), "")
-    });
+    let [plan, place] =
+        ["plan", "place"].map(|command| must_refuse(node.exo(&[&[command, model], flags].concat()), ""));
     assert!(plan.contains("are missing") && place.contains("are missing"), "{plan}\n{place}");
     let changes = |said: &str| {
         said.split("; ")
@@ -376,7 +373,8 @@ fn a_plan_of_a_model_of_a_gigabyte_takes_less_than_half_a_second_and_reads_no_we
     node.add_zeros(folder.path(), "large", &large);
     let bytes = std::fs::metadata(folder.path().join("large.gguf")).unwrap().len();
     assert!(bytes > 1_000_000_000, "{bytes}");
-    let read = || support::counted(node.pid(), "io", "rchar") + support::counted(node.pid(), "io", "read_bytes");
+    let read =
+        || support::counted(node.pid(), "io", "rchar") + support::counted(node.pid(), "io", "read_bytes");
     // What is mapped is read without a call, and then stays in this count.
     let mapped = || support::counted(node.pid(), "status", "RssFile") << 10;
     let before = (read(), mapped());
@@ -407,7 +405,10 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
     assert!(many.contains("with 1 device and not at least 2"), "{many}");
     for command in ["place", "plan"] {
         must_refuse(node.exo(&[command, "demo", "--nodes", "0"]), "0 is not in 1..");
-        must_refuse(node.exo(&[command, "demo", "--context", "4096"]), "context of 512 tokens, and 4096 are asked for");
+        must_refuse(
+            node.exo(&[command, "demo", "--context", "4096"]),
+            "context of 512 tokens, and 4096 are asked for",
+        );
     }
     let nothing = node.post("/exo/v1/plan", &json!({"model": "demo", "context_tokens": 0}));
     let said = "a context of 0 tokens holds no prompt; ask for 1 or more";
@@ -434,9 +435,7 @@ fn a_second_placement_with_other_numbers_is_an_error_with_the_difference_or_repl
 #[test]
 fn pins_and_exclusions_of_a_placement_are_kept_shown_and_checked() {
     let nodes = support::cluster("pinned", &["one", "two"]);
-    let refused = |flags: &[&str]| {
-        must_refuse(nodes[0].exo(&[&["place", "demo"], flags].concat()), "")
-    };
+    let refused = |flags: &[&str]| must_refuse(nodes[0].exo(&[&["place", "demo"], flags].concat()), "");
     let everything = refused(&["--exclude", "one", "--exclude", "two"]);
     assert!(everything.contains("no device can be used") && everything.contains("as asked"), "{everything}");
     let many = refused(&["--pin", "one=5", "--pin", "two=5"]);

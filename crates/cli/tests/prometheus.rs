@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Answer, Killed, Node, SOON, Start, finish, gather, skip, stderr, stdout, wait_for, wait_united};
+use crate::support::{
+    Answer, Killed, Node, SOON, Start, finish, gather, skip, stderr, stdout, wait_for, wait_united,
+};
 
 /// The one of the setting `api_keys` that Prometheus has.
 const KEY: &str = "key-of-prometheus";

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use crate::support::{Killed, Node, Zeros, demo_gguf, exo, finish, good, known, stderr, stdout, wait_for, zeros};
+use crate::support::{
+    Killed, Node, Zeros, demo_gguf, exo, finish, good, known, stderr, stdout, wait_for, zeros,
+};
 use exo_formats::gguf::Gguf;
 use exo_formats::{LayerTensor, TensorName, TokenizerSource};
 use serde_json::{Value, json};

@@ -2,7 +2,10 @@
 
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
-use crate::support::{LONG, Node, SOON, Start, flat, good, json_of, long_answer, rest_of, stderr, stdout, stream_until, text_of, wait_for, wait_united};
+use crate::support::{
+    LONG, Node, SOON, Start, flat, good, json_of, long_answer, rest_of, stderr, stdout, stream_until,
+    text_of, wait_for, wait_united,
+};
 use serde_json::Value;
 
 /// With its cache of 20,000 tokens the model takes 154 MiB: more than such a node has, less than two of them.

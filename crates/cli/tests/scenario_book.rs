@@ -13,7 +13,9 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use crate::parallel_calls::place_equals;
-use crate::support::{self, Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for, wait_united};
+use crate::support::{
+    self, Killed, Node, SOON, Start, cluster, finish, python, skip, stderr, stdout, wait_for, wait_united,
+};
 use serde_json::json;
 
 /// For the packages to be fetched.

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use std::{io::Read, net::TcpStream};
 
 use crate::support::{
-    self, LONG, Node, cluster, cluster_with, colours, long_answer, pieces_of, rest_of, resumed_of,
-    send, stream_of, stream_until, text_of, wait_for, with,
+    self, LONG, Node, cluster, cluster_with, colours, long_answer, pieces_of, rest_of, resumed_of, send,
+    stream_of, stream_until, text_of, wait_for, with,
 };
 use serde_json::{Value, json};
 

@@ -6,7 +6,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::support::{Node, Start, answers_as, exo, finish, good, known, must_refuse, stderr, stdout, wait_for, wait_united, with};
+use crate::support::{
+    Node, Start, answers_as, exo, finish, good, known, must_refuse, stderr, stdout, wait_for, wait_united,
+    with,
+};
 use exo_mock_hub::{Faults, MockHub, Repository};
 use serde_json::{Value, json};
 

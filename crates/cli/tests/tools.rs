@@ -402,9 +402,7 @@ fn a_call_that_is_cut_says_so_and_is_the_beginning_of_one_in_every_dialect() {
     let (node, _folder) = tools_node();
     let schema = chat(json!({}))["tools"][0]["function"]["parameters"].clone();
     let question = json!([{"role": "user", "content": "What is the weather in Rome?"}]);
-    let ok = |path: &str, body: Value| {
-        node.post(path, &body).good().json()
-    };
+    let ok = |path: &str, body: Value| node.post(path, &body).good().json();
     let by_chat = |tokens: u64| {
         let function = json!({"name": "get_weather", "strict": true, "parameters": schema});
         ok(

@@ -10,7 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::doors::{admin_and_worker, roles};
-use crate::support::{self, Node, SOON, Start, exo, finish, flat, good, stderr, stdout, wait_for, wait_united};
+use crate::support::{
+    self, Node, SOON, Start, exo, finish, flat, good, stderr, stdout, wait_for, wait_united,
+};
 
 fn start(data_dir: &Path, name: &str, group: &str, flags: &[&str]) -> Node {
     let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();

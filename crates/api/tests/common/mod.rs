@@ -41,8 +41,7 @@ pub fn table<C: std::fmt::Display>(
 
 /// One line per message: role, content, and what else it has.
 pub fn shown(messages: &[ChatMessage]) -> String {
-    let call =
-        |call: &ToolCall| format!("{}({})#{}", call.function.name, call.function.arguments, call.id);
+    let call = |call: &ToolCall| format!("{}({})#{}", call.function.name, call.function.arguments, call.id);
     let line = |m: &ChatMessage| {
         let calls: Vec<String> = m.tool_calls.iter().map(call).collect();
         let parts = [m.name.clone(), m.reasoning_content.clone(), m.tool_call_id.clone()];

@@ -756,7 +756,10 @@ pub fn resumed_of(events: &str) -> Vec<u64> {
 
 /// What [`stream`] asks for, as the node answers it while nothing happens.
 pub fn long_answer(node: &Node, tokens: u32) -> String {
-    node.post("/v1/completions", &long_request(tokens)).good().json()["choices"][0]["text"].as_str().unwrap().to_owned()
+    node.post("/v1/completions", &long_request(tokens)).good().json()["choices"][0]["text"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 /// Waits until the model serves in another placement than this one, and gives the instance.

@@ -15,9 +15,9 @@ use exo_api::{
     HubLoginRequest, HubSearchRequest, HubShowRequest, InstanceState, InstanceView, InviteRequest,
     InviteView, JoinRequest, JoinedView, LoadView, LogLevelRequest, LogQuery, LogsView, MemberRole,
     MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView, Prompt, PrunedView,
-    PullRequest, PullState, PullView, ReplanRequest, ReplanView, RepoView, SeriesQuery,
-    SeriesView, Severity, SignOfLife, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece,
-    TokenizerInfo, TokensAnswer, TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
+    PullRequest, PullState, PullView, ReplanRequest, ReplanView, RepoView, SeriesQuery, SeriesView, Severity,
+    SignOfLife, SilenceRequest, Summary, TelemetryView, Timings, TokenPiece, TokenizerInfo, TokensAnswer,
+    TokensRequest, TopToken, UpdateQuery, UpdateView, Usage,
 };
 use exo_local_channel::LocalListener;
 use exo_server::{ServerOptions, serve};
@@ -581,7 +581,10 @@ impl Facade for Fake {
     }
 
     fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>> {
-        self.noted(format!("join {:?}", request.addresses), JoinedView { name: "a".into(), check_words: "a b c d".into() })
+        self.noted(
+            format!("join {:?}", request.addresses),
+            JoinedView { name: "a".into(), check_words: "a b c d".into() },
+        )
     }
 
     fn add_model(&self, path: String, _name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {

@@ -115,9 +115,7 @@ fn has_head(own: &Node, head: LogHead, what: &str) -> Checked {
 fn reply_is_durable(own: &Node, asked: Option<DurablePromise>, reply: &ControlReply) -> Checked {
     let (node, state, history) = (own.index, own.disk.state(), own.disk.history());
     let is_durable = match (reply, asked) {
-        (ControlReply::Placed { view, .. }, _) => {
-            history.placements.contains(&view.placement.id)
-        }
+        (ControlReply::Placed { view, .. }, _) => history.placements.contains(&view.placement.id),
         (ControlReply::Done { .. }, Some(DurablePromise::Remove(instance))) => {
             !state.instances().contains_key(&instance)
         }
