@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::{Arc, Condvar, OnceLock, PoisonError};
 use std::time::Duration;
 
 use exo_stdx::Mutex;
@@ -17,6 +17,22 @@ const WAITING_MAX: usize = 1024;
 /// Writes lines without waiting. Clones write to the same place.
 #[derive(Clone)]
 pub struct LogWriter(Arc<Queue>);
+
+/// Waits, when it is dropped, until what was logged is written, but no longer than this. A panic drops it too.
+pub struct FlushWhenDropped<'a> {
+    /// The log, once there is one.
+    pub log: &'a OnceLock<LogWriter>,
+    /// So long.
+    pub max: Duration,
+}
+
+impl Drop for FlushWhenDropped<'_> {
+    fn drop(&mut self) {
+        if let Some(log) = self.log.get() {
+            log.flush_within(self.max);
+        }
+    }
+}
 
 struct Queue {
     to: Mutex<Box<dyn Write + Send>>,
@@ -122,6 +138,7 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::AssertUnwindSafe;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
@@ -205,5 +222,23 @@ mod tests {
         let [.., missing, late] = &lines[..] else { panic!("{rest}") };
         assert!(missing.contains(" lines of the log were left out"), "{missing}, then {late}");
         assert_eq!(*late, "late");
+    }
+
+    #[test]
+    fn what_was_logged_before_a_command_panics_is_written_before_its_process_ends() {
+        let ((go, held), (taken, told)) = (channel(), channel());
+        let log = OnceLock::from(LogWriter::to(Held { go: Some(held), taken }));
+        let (_kept, never) = channel::<()>();
+        std::thread::spawn(move || {
+            let _ = never.recv_timeout(Duration::from_millis(200)); // the terminal takes its time
+            go.send(())
+        });
+        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            let _end = FlushWhenDropped { log: &log, max: Duration::from_secs(20) };
+            log.get().unwrap().clone().write_all(b"the last line\n").unwrap();
+            panic!("a bug in a command");
+        }));
+        assert!(ended.is_err());
+        assert_eq!(told.try_recv().unwrap(), b"the last line\n");
     }
 }
