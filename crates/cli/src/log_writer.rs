@@ -233,7 +233,7 @@ mod tests {
             let _ = never.recv_timeout(Duration::from_millis(200)); // the terminal takes its time
             go.send(())
         });
-        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        let ended: std::thread::Result<()> = std::panic::catch_unwind(AssertUnwindSafe(|| {
             let _end = FlushWhenDropped { log: &log, max: Duration::from_secs(20) };
             log.get().unwrap().clone().write_all(b"the last line\n").unwrap();
             panic!("a bug in a command");
