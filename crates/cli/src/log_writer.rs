@@ -18,7 +18,7 @@ const WAITING_MAX: usize = 1024;
 #[derive(Clone)]
 pub struct LogWriter(Arc<Queue>);
 
-/// Waits, when it is dropped, until what was logged is written, but no longer than this. A panic drops it too.
+/// Waits, when it is dropped (by a panic, too), until what was logged is written, but no longer than this.
 pub struct FlushWhenDropped<'a> {
     /// The log, once there is one.
     pub log: &'a OnceLock<LogWriter>,

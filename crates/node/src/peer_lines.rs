@@ -187,8 +187,8 @@ mod tests {
     fn strangers_with_ever_new_keys_have_no_more_lines_than_as_many_as_there_are_budgets() {
         let (lines, now) = (PeerLines::new(Level::INFO, (2, 60), Arc::default()), Instant::now());
         let takes = |s: u64| {
-            let takes = |n: usize| lines.takes(format!("{s}.{n}"), "events::log", now + Duration::from_secs(s));
-            (0..PEERS_MAX).filter(|n| takes(*n)).count()
+            let now = now + Duration::from_secs(s);
+            (0..PEERS_MAX).filter(|n| lines.takes(format!("{s}.{n}"), "events::log", now)).count()
         };
         assert_eq!(takes(0), PEERS_MAX);
         // All of them share two lines, and one a second.
