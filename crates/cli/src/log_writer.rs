@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::sync::{Arc, Condvar, PoisonError};
+use std::sync::{Arc, Condvar, OnceLock, PoisonError};
 use std::time::Duration;
 
 use exo_stdx::Mutex;
@@ -17,6 +17,22 @@ const WAITING_MAX: usize = 1024;
 /// Writes lines without waiting. Clones write to the same place.
 #[derive(Clone)]
 pub struct LogWriter(Arc<Queue>);
+
+/// Waits, when it is dropped (by a panic, too), until what was logged is written, but no longer than this.
+pub struct FlushWhenDropped<'a> {
+    /// The log, once there is one.
+    pub log: &'a OnceLock<LogWriter>,
+    /// So long.
+    pub max: Duration,
+}
+
+impl Drop for FlushWhenDropped<'_> {
+    fn drop(&mut self) {
+        if let Some(log) = self.log.get() {
+            log.flush_within(self.max);
+        }
+    }
+}
 
 struct Queue {
     to: Mutex<Box<dyn Write + Send>>,
@@ -61,11 +77,7 @@ impl Write for LogWriter {
             }
             waiting.has_thread = true;
         }
-        if waiting.lines.len() < WAITING_MAX {
-            waiting.lines.push_back(line.to_vec());
-        } else {
-            waiting.left_out += 1;
-        }
+        waiting.take(line);
         self.0.changed.notify_all();
         Ok(line.len())
     }
@@ -76,6 +88,26 @@ impl Write for LogWriter {
 }
 
 impl Waiting {
+    /// Takes a line, or counts it. Once one is left out so are those behind it, until half of the room is
+    /// free again: what is missing is missing in one place, which says how much that is.
+    fn take(&mut self, line: &[u8]) {
+        let room = if self.left_out > 0 { WAITING_MAX / 2 } else { WAITING_MAX };
+        if self.lines.len() >= room {
+            self.left_out += 1;
+            return;
+        }
+        let told = self.told_left_out();
+        self.lines.extend(told);
+        self.lines.push_back(line.to_vec());
+    }
+
+    /// A line that tells how many were left out, if any were.
+    fn told_left_out(&mut self) -> Option<Vec<u8>> {
+        let count = std::mem::take(&mut self.left_out);
+        let text = "lines of the log were left out: they were not taken in time";
+        (count > 0).then(|| format!("{count} {text}\n").into_bytes())
+    }
+
     fn is_any(&self) -> bool {
         !self.lines.is_empty() || self.left_out > 0
     }
@@ -99,15 +131,14 @@ impl Queue {
         let waiting = self.changed.wait_while(waiting, |waiting| !waiting.is_any());
         let mut waiting = waiting.unwrap_or_else(PoisonError::into_inner);
         waiting.is_writing = true;
-        waiting.lines.pop_front().unwrap_or_else(|| {
-            let count = std::mem::take(&mut waiting.left_out);
-            format!("{count} lines of the log were left out: they were not taken in time\n").into_bytes()
-        })
+        let line = waiting.lines.pop_front();
+        line.or_else(|| waiting.told_left_out()).unwrap_or_default()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::panic::AssertUnwindSafe;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     use super::*;
@@ -152,5 +183,62 @@ mod tests {
         let left_out = lines.pop().and_then(|last| last.split(' ').next()?.parse::<usize>().ok());
         assert!(lines.iter().enumerate().all(|(n, line)| *line == format!("line {n}")), "{text}");
         assert_eq!(left_out.map(|left_out| left_out + lines.len()), Some(COUNT), "{text}");
+    }
+
+    /// A terminal that takes a line for each permission, and all once there are no more of these.
+    struct Paced {
+        go: Receiver<()>,
+        taken: Sender<Vec<u8>>,
+    }
+
+    impl Write for Paced {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            let _ = self.go.recv();
+            self.taken.send(line.to_vec()).unwrap();
+            Ok(line.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_log_says_in_their_place_that_lines_are_missing() {
+        let ((go, paced), (taken, told)) = (channel(), channel());
+        let log = LogWriter::to(Paced { go: paced, taken });
+        let mut logs = log.clone();
+        let mut say = |text: String| logs.write_all(format!("{text}\n").as_bytes()).unwrap();
+        (0..WAITING_MAX + 10).for_each(|n| say(format!("line {n}")));
+        for _ in 0..WAITING_MAX / 2 + 2 {
+            go.send(()).unwrap();
+            told.recv_timeout(Duration::from_secs(20)).unwrap();
+        }
+        say("late".to_owned());
+        drop(go);
+        log.flush_within(Duration::from_secs(20));
+        let rest = String::from_utf8(told.try_iter().collect::<Vec<_>>().concat()).unwrap();
+        let lines: Vec<&str> = rest.lines().collect();
+        let [.., missing, late] = &lines[..] else { panic!("{rest}") };
+        assert!(missing.contains(" lines of the log were left out"), "{missing}, then {late}");
+        assert_eq!(*late, "late");
+    }
+
+    #[test]
+    fn what_was_logged_before_a_command_panics_is_written_before_its_process_ends() {
+        let ((go, held), (taken, told)) = (channel(), channel());
+        let log = OnceLock::from(LogWriter::to(Held { go: Some(held), taken }));
+        let (_kept, never) = channel::<()>();
+        std::thread::spawn(move || {
+            let _ = never.recv_timeout(Duration::from_millis(200)); // the terminal takes its time
+            go.send(())
+        });
+        let ended: std::thread::Result<()> = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            let _end = FlushWhenDropped { log: &log, max: Duration::from_secs(20) };
+            log.get().unwrap().clone().write_all(b"the last line\n").unwrap();
+            panic!("a bug in a command");
+        }));
+        assert!(ended.is_err());
+        assert_eq!(told.try_recv().unwrap(), b"the last line\n");
     }
 }

@@ -39,7 +39,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use args::{Cli, Command};
 use config::Config;
-use log_writer::LogWriter;
+use log_writer::{FlushWhenDropped, LogWriter};
 
 /// The log of this process, unless it is a worker.
 static LOG: OnceLock<LogWriter> = OnceLock::new();
@@ -49,10 +49,11 @@ const LOG_END_MAX: Duration = Duration::from_millis(500);
 fn main() -> ExitCode {
     exo_backend_cpu::return_freed_memory();
     let cli = args::parse();
-    let ended = run(cli);
-    if let Some(log) = LOG.get() {
-        log.flush_within(LOG_END_MAX);
-    }
+    let ended = {
+        // Before the error, and also where a panic ends the process.
+        let _end = FlushWhenDropped { log: &LOG, max: LOG_END_MAX };
+        run(cli)
+    };
     match ended {
         Ok(_) if ui::lost_output().is_some() => {
             let why = ui::lost_output().map(ToString::to_string).unwrap_or_default();

@@ -125,20 +125,22 @@ pub struct ShardProgress {
     /// The member that gave the chunk which is stored next, and its bytes; only where that is the news.
     pub from: Option<(NodeId, u64)>,
     stored_bytes: u64,
-    /// Of the stored ones, what was here before.
+    /// Of the stored ones, what did not come with this fetch.
     found_bytes: u64,
+    came_bytes: u64,
 }
 
 impl ShardProgress {
     fn new(total_bytes: u64, missing_bytes: u64) -> Self {
         let stored_bytes = total_bytes.saturating_sub(missing_bytes);
         let (done_bytes, found_bytes) = (stored_bytes, stored_bytes);
-        Self { done_bytes, total_bytes, hub_wait: Duration::ZERO, from: None, stored_bytes, found_bytes }
+        let (hub_wait, from, came_bytes) = (Duration::ZERO, None, 0);
+        Self { done_bytes, total_bytes, hub_wait, from, stored_bytes, found_bytes, came_bytes }
     }
 
-    /// What came over a line.
+    /// What came over a line; never less than before, or it would be counted again.
     pub fn came_bytes(&self) -> u64 {
-        self.done_bytes.saturating_sub(self.found_bytes)
+        self.came_bytes
     }
 
     /// So many bytes were here before, and are still what came then.
@@ -169,6 +171,7 @@ impl ShardProgress {
             }
         };
         self.done_bytes = here.clamp(self.done_bytes, self.total_bytes.max(self.done_bytes));
+        self.came_bytes = self.came_bytes.max(self.done_bytes.saturating_sub(self.found_bytes));
     }
 }
 
@@ -545,6 +548,20 @@ mod tests {
             (20, 4),
             "another fetch of this node brought it"
         );
+    }
+
+    /// What it grew by is what the line is measured with.
+    #[test]
+    fn what_came_over_a_line_is_no_less_when_another_fetch_brings_something_meanwhile() {
+        let mut so_far = ShardProgress::new(20, 20);
+        let mut came_after = |news| {
+            so_far.note(news);
+            so_far.came_bytes()
+        };
+        assert_eq!(came_after(FetchProgress::InFlight(8)), 8);
+        assert_eq!(came_after(FetchProgress::Found(8)), 8);
+        assert_eq!(came_after(FetchProgress::InFlight(8)), 8, "the same bytes");
+        assert_eq!(came_after(FetchProgress::Stored(12)), 12);
     }
 
     #[test]

@@ -103,7 +103,7 @@ impl Node {
         let facts = draft.as_ref().map(|draft| draft.facts().clone());
         hands.library.room.sees(view.clone());
         tokio::spawn(hands.library.clone().look_after(stopped.clone()));
-        tokio::spawn(config.log.clone().report_left_out(ended.clone()));
+        let left_out_told = tokio::spawn(config.log.clone().report_left_out(ended.clone()));
         let downloads = NodeDownloads::new(
             hands.library.clone(),
             events.clone(),
@@ -141,7 +141,7 @@ impl Node {
             RunLoop::new(parts.machine, hands, parts.clock, notices.clone(), view_tx, telemetry, own);
         let run_loop = tokio::spawn(async move {
             run_loop.run(first, inbox, stopped).await;
-            let _ = end.send(true);
+            let _ = (end.send(true), left_out_told.await); // whose line would else be lost with the process
         });
         let (root, data) = (PathBuf::from("/"), data_dir.clone());
         crate::cards::watch(root, data, parts.cards, host, found_at, events.clone(), ended.clone());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exo_cluster::wire::limits::MEMBERS_MAX;
 use exo_stdx::{LineBudget, Mutex};
@@ -25,6 +25,9 @@ const PEER_CHARS_MAX: usize = 40;
 /// Peers with a budget of their own. Beyond them, as of strangers with ever new keys, all share one.
 const PEERS_MAX: usize = MEMBERS_MAX;
 const OTHERS: &str = "others";
+/// After its last line, until a peer makes room for another one. A budget of which little was used is whole
+/// again at once: without this, ever new keys would have as many budgets.
+const QUIET_MIN: Duration = Duration::from_secs(60);
 /// Peers that are named with what was left out, those with the most.
 const PEERS_NAMED_MAX: usize = 8;
 
@@ -46,6 +49,7 @@ struct PeerLinesInner {
 #[derive(Debug)]
 struct PeerBudget {
     budget: LineBudget,
+    last_line: Instant,
     /// Lines, by their targets.
     left_out: BTreeMap<&'static str, u64>,
 }
@@ -92,14 +96,16 @@ impl PeerLines {
         let (lines_max, per_minute) = self.0.budget;
         let mut peers = self.0.peers.lock();
         if peers.len() >= PEERS_MAX && !peers.contains_key(&peer) {
-            peers.retain(|_, own| !(own.left_out.is_empty() && own.budget.is_full(now)));
+            peers.retain(|_, own| !own.is_over(now));
         }
         let has_own = peers.len() < PEERS_MAX || peers.contains_key(&peer);
         let name = if has_own { peer } else { OTHERS.to_owned() };
         let own = peers.entry(name).or_insert_with(|| PeerBudget {
             budget: LineBudget::new(now, lines_max, per_minute),
+            last_line: now,
             left_out: BTreeMap::new(),
         });
+        own.last_line = own.last_line.max(now);
         if own.budget.take(now) {
             return true;
         }
@@ -107,6 +113,14 @@ impl PeerLines {
         drop(peers);
         self.0.is_left_out.notify_one();
         false
+    }
+}
+
+impl PeerBudget {
+    /// Whether nothing is lost if it is forgotten.
+    fn is_over(&mut self, now: Instant) -> bool {
+        let is_quiet = now.saturating_duration_since(self.last_line) >= QUIET_MIN;
+        is_quiet && self.left_out.is_empty() && self.budget.is_full(now)
     }
 }
 
@@ -150,8 +164,6 @@ impl Visit for PeerName {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -169,5 +181,17 @@ mod tests {
         assert!(lines.take_left_out().is_none());
         assert!(takes(PEERS_MAX, now + Duration::from_secs(60)), "the others were quiet");
         assert_eq!(lines.0.peers.lock().len(), 1);
+    }
+
+    #[test]
+    fn strangers_with_ever_new_keys_have_no_more_lines_than_as_many_as_there_are_budgets() {
+        let (lines, now) = (PeerLines::new(Level::INFO, (2, 60), Arc::default()), Instant::now());
+        let takes = |s: u64| {
+            let now = now + Duration::from_secs(s);
+            (0..PEERS_MAX).filter(|n| lines.takes(format!("{s}.{n}"), "events::log", now)).count()
+        };
+        assert_eq!(takes(0), PEERS_MAX);
+        // All of them share two lines, and one a second.
+        assert_eq!((1..30).map(takes).sum::<usize>(), 2 + 28);
     }
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_api::{AdminError, Facade, TokensAnswer, TokensRequest};
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::backlog::Backlog;
 use crate::client_memory::Room;
+use crate::compute::ComputeThreads;
 use crate::dialect::Dialect;
 use crate::errors::ApiError;
 use crate::guard::{Caller, Guard};
@@ -30,6 +30,8 @@ pub struct App {
     pub guard: Guard,
     /// For what clients make us hold.
     pub room: Room,
+    /// For what takes a processor a while.
+    pub compute: ComputeThreads,
     /// Responses that others may go on from.
     pub kept: KeptResponses,
     /// Of browsers.
@@ -61,22 +63,6 @@ impl App {
         let late =
             |_| ApiError::deadline(format!("the tokenizer did not answer within {} s", limit.as_secs_f32()));
         answered.map_err(late)?.map_err(|error| ApiError::of(dialect, error))
-    }
-
-    /// What takes a processor a while, on a thread of its own: those that tasks share may all wait for a
-    /// disk, and what is loaded answers whatever a disk does.
-    pub async fn computed<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let (tell, told) = oneshot::channel();
-        let thread = std::thread::Builder::new().name("request".to_owned());
-        let refused = |error: std::io::Error| {
-            ApiError::internal(format!("there is no thread for the request: {error}"))
-        };
-        // A client may have left meanwhile.
-        thread.spawn(move || drop(tell.send(work()))).map_err(refused)?;
-        told.await.map_err(|_| ApiError::internal("reading the request broke off"))
     }
 
     /// What a thread that may block comes to, bounded in time: all of them may wait for a disk that does not

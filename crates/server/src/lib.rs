@@ -20,6 +20,7 @@ mod bundle;
 mod chat;
 mod client_memory;
 mod completion;
+mod compute;
 mod connection_slots;
 mod dashboard;
 mod dialect;
@@ -176,6 +177,7 @@ fn app(
         facade,
         guard: guard::Guard::new(address, &options, sessions.clone()),
         room,
+        compute: compute::ComputeThreads::default(),
         kept: kept::KeptResponses::new(options.responses_bytes_max),
         sessions,
         live: live::Live::new(streams.clone(), stopping.clone(), events_bytes_max, keep_alive_every),

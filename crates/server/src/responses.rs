@@ -37,7 +37,7 @@ pub async fn create(State(app): State<Arc<App>>, posted: PostedRequest) -> Resul
                 let text = body.to_string();
                 Ok::<_, ApiError>((RecordedRequest::parse(body, &text)?, lease))
             };
-            let (asked, held) = app.computed(read).await??;
+            let (asked, held) = app.compute.run(read).await??;
             lease = held;
             asked
         }

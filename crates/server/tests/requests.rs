@@ -101,8 +101,7 @@ fn a_large_body_needs_no_thread_that_waits_for_a_disk_and_what_needs_one_is_refu
         tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
     let (answered, disk) = std::sync::mpsc::channel::<()>();
     let (large, written) = runtime.block_on(async {
-        let options =
-            exo_server::ServerOptions { body_timeout: Duration::from_millis(500), ..common::quick() };
+        let options = exo_server::ServerOptions { body_timeout: Duration::from_secs(2), ..common::quick() };
         let server = common::start_with("127.0.0.1:0", options).await;
         tokio::task::spawn_blocking(move || disk.recv());
         let not_json = format!(r#"{{"prompt":"{}"#, "a".repeat(100 << 10));
