@@ -141,8 +141,8 @@ impl OllamaModels {
 }
 
 /// Of so many bytes of weights, those on graphics processors and cards: what no processor holds. So all are
-/// where no stage is on one, also where `all_bytes` are those of a whole file. Where both ends of a model hold
-/// one tensor, stages have more than its file.
+/// where no stage is on one, also where `all_bytes` are those of a whole file. Where both ends of a model
+/// hold one tensor, stages have more than its file.
 fn accelerated_bytes(stages: &[StageView], all_bytes: u64) -> u64 {
     if stages.is_empty() {
         return 0;
