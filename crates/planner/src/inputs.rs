@@ -120,8 +120,9 @@ pub struct DeviceRates {
     pub flops_per_s: Option<Figure>,
     /// The same, by type.
     pub flops_by_type: BTreeMap<DType, Figure>,
-    /// Weights that a step of [`DeviceFacts::STEP_ROWS`] rows passes on a processor, bytes per second, where
-    /// types have no rates of their own; without it further rows are computed as those of a prefill.
+    /// Weights that a step of [`DeviceFacts::STEP_ROWS`] rows passes on a processor, bytes per second: of all
+    /// types where none has a rate of its own, else of Q8_0. Further rows of a type without one are computed
+    /// as those of a prefill.
     pub read_16_rows_bytes_per_s: Option<Figure>,
     /// The same, by type.
     pub read_16_rows_by_type: BTreeMap<DType, Figure>,
@@ -262,9 +263,18 @@ impl DeviceRates {
             Some((*dtype, ProductRates { read, waits, flops }.part(*dtype, figure.plausible()?.value)))
         };
         let general = self.read_16_rows_bytes_per_s.and_then(Figure::plausible);
+        let mut by_type: BTreeMap<DType, f64> =
+            self.read_16_rows_by_type.iter().filter_map(of_type).collect();
+        // Beside those of other types it is that of Q8_0, which devices report apart and files leave out.
+        if let Some(figure) = general
+            && !by_type.is_empty()
+            && !by_type.contains_key(&DType::Q8_0)
+        {
+            by_type.extend(of_type((&DType::Q8_0, &figure)));
+        }
         let general =
             general.map(|figure| ProductRates { read, waits, flops }.part(DType::Q8_0, figure.value));
-        (general, self.read_16_rows_by_type.iter().filter_map(of_type).collect())
+        (general, by_type)
     }
 }
 
@@ -505,6 +515,10 @@ mod tests {
         assert!((passes / 5.5e9 - 1.0).abs() < 1e-6, "{passes}");
         let general = DeviceRates { read_16_rows_by_type: BTreeMap::new(), ..given.clone() };
         assert_eq!(general.complete(DeviceKind::Cpu).few_rows_of(DType::F16), Some(q8_0));
+        let of_q4_k = BTreeMap::from([(DType::Q4_K, figure(11e9))]);
+        let beside = DeviceRates { read_16_rows_by_type: of_q4_k, ..given.clone() }.complete(DeviceKind::Cpu);
+        let beside = [DType::Q8_0, DType::Q4_K, DType::F16].map(|dtype| beside.few_rows_of(dtype));
+        assert_eq!(beside, [Some(q8_0), Some(q4_k), None], "beside other types it is that of Q8_0");
         let card = given.complete(DeviceKind::DiscreteGpu);
         assert!(card.few_rows.is_none() && card.few_rows_by_type.is_empty());
     }

@@ -223,10 +223,14 @@ async fn models_are_told_of_and_not_changed() {
 #[tokio::test]
 async fn what_of_a_model_is_on_cards_is_said_and_never_more_than_all() {
     let server = start().await;
-    // The model has ten bytes; its ends may both hold its embedding.
-    for (devices, on_cards) in
-        [([("cpu", 4), ("cpu", 6)], 0), ([("cpu", 4), ("gpu0", 6)], 6), ([("gpu0", 8), ("gpu1", 8)], 10)]
-    {
+    // The model has ten bytes; its ends may both hold its embedding, and where only its file's size is known,
+    // stages have less.
+    for (devices, on_cards) in [
+        ([("cpu", 4), ("cpu", 6)], 0),
+        ([("cpu", 4), ("gpu0", 6)], 6),
+        ([("gpu0", 8), ("gpu1", 8)], 10),
+        ([("gpu0", 4), ("gpu1", 5)], 10),
+    ] {
         let stage = |(device, weight_bytes): (&str, u64)| {
             let stage = json!({
                 "node": "n", "node_name": "n", "device": device, "layers": {"start": 0, "end": 4},
@@ -241,6 +245,9 @@ async fn what_of_a_model_is_on_cards_is_said_and_never_more_than_all() {
         let placed = &placed["models"][0];
         assert_eq!((&placed["size"], &placed["size_vram"]), (&json!(10), &json!(on_cards)), "{devices:?}");
     }
+    server.fake.view.send_modify(|view| view.instances[0].stages = Vec::new());
+    let unplaced = server.get("/api/ps").await.json();
+    assert_eq!(unplaced["models"][0]["size_vram"], 0, "nothing is held yet");
     let known = server.get("/api/tags").await.json();
     assert_eq!(known["models"][0].get("size_vram"), None);
 }

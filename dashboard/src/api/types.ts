@@ -1273,6 +1273,8 @@ export type LayerRatesView = {
   layer_s: number;
   /** Bytes of weights per second that a prompt waits for, beside computing with them. */
   prefill_read_bytes_per_s: number;
+  /** Bytes of Q8_0 weights per second that a step of 16 tokens of as many streams reads and computes with; `null` where it was not measured. */
+  read_16_rows_bytes_per_s?: number | null;
 };
 
 /** A half-open range of layers. */
@@ -3331,6 +3333,8 @@ export type TypeRatesView = {
   flops_per_s: number;
   /** How often and how long ago that was measured. */
   measured: ProvenanceView;
+  /** Bytes of them per second that a step of 16 tokens of as many streams reads and computes with; `null` where it was not measured. */
+  read_16_rows_bytes_per_s?: number | null;
   /** Bytes of them, as files store them, that a token reads per second. */
   read_bytes_per_s: number;
 };

@@ -129,7 +129,7 @@ impl OllamaModels {
         let model = |instance: &crate::InstanceView| {
             let view = models.iter().find(|view| view.id == instance.model_id)?;
             Some(OllamaModel {
-                size_vram: Some(accelerated_bytes(&instance.stages).min(view.weight_bytes)),
+                size_vram: Some(accelerated_bytes(&instance.stages, view.weight_bytes)),
                 expires_at: Some(view.unloads_unix_s.map_or_else(|| NEVER.to_owned(), date)),
                 context_length: Some(instance.context_tokens),
                 ..OllamaModel::new(view)
@@ -140,11 +140,16 @@ impl OllamaModels {
     }
 }
 
-/// Bytes of the stages on graphics processors and cards. Where both ends of a model hold one tensor, they are
-/// more than its file has.
-fn accelerated_bytes(stages: &[StageView]) -> u64 {
+/// Of so many bytes of weights, those on graphics processors and cards: what no processor holds. So all are
+/// where no stage is on one, also where `all_bytes` are those of a whole file. Where both ends of a model
+/// hold one tensor, stages have more than its file.
+fn accelerated_bytes(stages: &[StageView], all_bytes: u64) -> u64 {
+    if stages.is_empty() {
+        return 0;
+    }
     let processor = DeviceId::cpu().0;
-    stages.iter().filter(|stage| stage.device != processor).map(|stage| stage.weight_bytes).sum()
+    let of_processors = stages.iter().filter(|stage| stage.device == processor);
+    of_processors.fold(all_bytes, |left, stage| left.saturating_sub(stage.weight_bytes))
 }
 
 /// The answer of `/api/show`.

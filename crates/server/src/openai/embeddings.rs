@@ -112,7 +112,7 @@ async fn watch_over(
     }
 }
 
-/// The vectors, and in the answer each number of four bytes as a text of at most twelve.
+/// The vectors, and in the answer each number of four bytes as a text of about twelve.
 fn held_as_numbers(vectors_bytes: usize) -> usize {
     vectors_bytes.saturating_mul(4)
 }

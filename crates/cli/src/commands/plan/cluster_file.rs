@@ -9,6 +9,7 @@
 //! read_gb_s = 800            # weights that decode reads; left out: estimated
 //! read_gb_s_by_type = { Q4_K = 700 }
 //! read_16_rows_gb_s = 20     # weights that a step of 16 streams passes on a processor; left out: derived
+//!                            # (beside rates by type it is that of Q8_0)
 //! read_16_rows_gb_s_by_type = { Q4_K = 11 }
 //! kv_gb_s = 700              # keys and values that attention of a token reads; left out: derived
 //! kv_gb_s_by_type = { f16 = 700, q8 = 500 }
