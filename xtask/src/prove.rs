@@ -37,7 +37,8 @@ pub struct ProveArgs {
     /// Only this one; without, the three that take a few minutes together: token-cost, bodies, fresh-clusters
     #[command(subcommand)]
     proof: Option<Proof>,
-    /// An exo binary instead of this tree's, which is built
+    /// An exo binary instead of this tree's, which is built. Proofs that cargo runs as tests or programs of
+    /// their own take none
     #[arg(long, value_name = "FILE", global = true)]
     exo: Option<PathBuf>,
 }
@@ -171,6 +172,14 @@ fn token_cost() -> anyhow::Result<Verdict> {
 
 /// Runs one proof, or those that are short.
 pub fn run(ProveArgs { proof, exo }: ProveArgs) -> anyhow::Result<()> {
+    let takes_exo = match &proof {
+        None | Some(Proof::Bodies | Proof::Constrained | Proof::FreshClusters { .. }) => false,
+        Some(Proof::Planted(_) | Proof::TokenCost) => false,
+        Some(_) => true,
+    };
+    if exo.is_some() && !takes_exo {
+        bail!("this proof is a test or a program of its own, built from this tree: leave out --exo");
+    }
     let exo = || setup::exo_binary(exo.as_deref());
     let verdicts = match proof {
         Some(Proof::Blackout(options)) => vec![blackout::prove(&exo()?, &options)?],
