@@ -117,6 +117,14 @@ enum Proof {
     TokenCost,
 }
 
+impl Proof {
+    /// Whether cargo builds what it runs.
+    fn is_of_this_tree(&self) -> bool {
+        use Proof::{Bodies, Constrained, FreshClusters, Planted, TokenCost};
+        matches!(self, Bodies | Constrained | FreshClusters { .. } | Planted(_) | TokenCost)
+    }
+}
+
 /// What a proof found: the line for people, and whether every bound is kept.
 struct Verdict {
     line: String,
@@ -172,12 +180,7 @@ fn token_cost() -> anyhow::Result<Verdict> {
 
 /// Runs one proof, or those that are short.
 pub fn run(ProveArgs { proof, exo }: ProveArgs) -> anyhow::Result<()> {
-    let takes_exo = match &proof {
-        None | Some(Proof::Bodies | Proof::Constrained | Proof::FreshClusters { .. }) => false,
-        Some(Proof::Planted(_) | Proof::TokenCost) => false,
-        Some(_) => true,
-    };
-    if exo.is_some() && !takes_exo {
+    if exo.is_some() && proof.as_ref().is_none_or(Proof::is_of_this_tree) {
         bail!("this proof is a test or a program of its own, built from this tree: leave out --exo");
     }
     let exo = || setup::exo_binary(exo.as_deref());
