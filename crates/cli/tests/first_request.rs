@@ -70,8 +70,7 @@ fn first_answers(turn: usize) -> Duration {
         let answer = member.ask("demo", prompt);
         let took = asked.elapsed();
         assert_eq!(&answer.text(), expected, "cluster {turn}, stage {stage}");
-        let late = || format!("cluster {turn}, stage {stage}: the answer took {took:?}\n{}", member.log());
-        assert!(took <= ANSWER_MAX, "{}", late());
+        assert!(took <= ANSWER_MAX, "cluster {turn}, stage {stage}: {took:?}\n{}", member.log());
         (asked, slowest) = (Instant::now(), slowest.max(took));
     }
     slowest
