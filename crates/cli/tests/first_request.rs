@@ -57,8 +57,8 @@ fn fresh_nodes_that_each_get_a_request_at_once_become_one_cluster() {
     }
 }
 
-/// How long the slowest answer of a fresh cluster takes. Each member is asked, the node of stage `turn % 3` in
-/// the moment of ready and the others after it.
+/// How long the slowest answer of a fresh cluster takes. Each member is asked, the node of stage `turn % 3`
+/// in the moment of ready and the others after it.
 fn first_answers(turn: usize) -> Duration {
     let nodes = cluster(&format!("first{turn}"), &NAMES);
     let (prompt, expected) = &known()[turn % 3];
