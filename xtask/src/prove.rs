@@ -37,7 +37,8 @@ pub struct ProveArgs {
     /// Only this one; without, the three that take a few minutes together: token-cost, bodies, fresh-clusters
     #[command(subcommand)]
     proof: Option<Proof>,
-    /// An exo binary instead of this tree's, which is built
+    /// An exo binary instead of this tree's, which is built. Proofs that cargo runs as tests or programs of
+    /// their own take none
     #[arg(long, value_name = "FILE", global = true)]
     exo: Option<PathBuf>,
 }
@@ -116,6 +117,14 @@ enum Proof {
     TokenCost,
 }
 
+impl Proof {
+    /// Whether cargo builds what it runs.
+    fn is_of_this_tree(&self) -> bool {
+        use Proof::{Bodies, Constrained, FreshClusters, Planted, TokenCost};
+        matches!(self, Bodies | Constrained | FreshClusters { .. } | Planted(_) | TokenCost)
+    }
+}
+
 /// What a proof found: the line for people, and whether every bound is kept.
 struct Verdict {
     line: String,
@@ -171,6 +180,9 @@ fn token_cost() -> anyhow::Result<Verdict> {
 
 /// Runs one proof, or those that are short.
 pub fn run(ProveArgs { proof, exo }: ProveArgs) -> anyhow::Result<()> {
+    if exo.is_some() && proof.as_ref().is_none_or(Proof::is_of_this_tree) {
+        bail!("this proof is a test or a program of its own, built from this tree: leave out --exo");
+    }
     let exo = || setup::exo_binary(exo.as_deref());
     let verdicts = match proof {
         Some(Proof::Blackout(options)) => vec![blackout::prove(&exo()?, &options)?],

@@ -77,3 +77,10 @@ pub enum AdminError {
         message: String,
     },
 }
+
+impl AdminError {
+    /// A parameter, by its name in the API, is wrong.
+    pub fn invalid(param: &str, message: impl Into<String>) -> Self {
+        Self::Invalid { param: param.to_owned(), message: message.into() }
+    }
+}

@@ -96,7 +96,7 @@ pub enum RequestPhase {
 }
 
 /// A request of a client of the node that answers that has ended. Never its text.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct RecentRequestView {
     /// The request's id, as in `x-request-id`.
     pub id: String,

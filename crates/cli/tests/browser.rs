@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use exo_mock_hub::{Faults, MockHub, Repository};
 
-use crate::support::{Node, Start, demo_gguf, finish, good, skip, stderr, stdout, wait_for, wait_united};
+use crate::support::{Node, SOON, Start, demo_gguf, finish, good, skip, stderr, stdout, wait_for, wait_united};
 
 /// For one scenario with its browser, on a busy machine.
 const SCENARIO_MAX: Duration = Duration::from_secs(150);
@@ -128,7 +128,7 @@ fn journey(test: &str, look: &'static str) {
         )
     };
     let nodes = [start(NAMES[0]), start(NAMES[1])];
-    wait_united(&nodes);
+    wait_united(&nodes, SOON);
     // Which of the two lets others in is drawn.
     let is_shut = |node: &&Node| node.call("DELETE", "/exo/v1/join_window", None).status == 204;
     let admin = nodes.iter().find(is_shut).expect("one of them is an admin");

@@ -108,7 +108,7 @@ fn what_was_not_used_for_longest_goes_but_for_what_is_kept_placed_or_nowhere_els
     let hub = hub(&["one", "two", "three", "four", "five"]);
     let ann = node(&hub, "ann", "quota", Some(2 * MODEL_MIB));
     let bob = node(&hub, "bob", "quota", None);
-    wait_united([&ann, &bob]);
+    wait_united([&ann, &bob], LONG);
     let pull_on_bob = |name: &str| pull_on_bob(&bob, &hub, name, &ann);
     // Two fit. Of these only the newer is on another machine, and goes for a third.
     pull(&ann, &hub, "one");
@@ -189,7 +189,7 @@ fn of_two_that_may_go_that_goes_which_was_not_in_use_for_longer() {
     let hub = hub(&["one", "two", "three"]);
     let ann = node(&hub, "ann", "quota-order", Some(2 * MODEL_MIB));
     let bob = node(&hub, "bob", "quota-order", None);
-    wait_united([&ann, &bob]);
+    wait_united([&ann, &bob], LONG);
     for name in ["one", "two"] {
         pull(&ann, &hub, name);
         pull_on_bob(&bob, &hub, name, &ann);

@@ -224,7 +224,7 @@ fn a_real_prometheus_finds_scrapes_and_judges_the_cluster_with_the_example_files
     let env = vec![("EXO_API_KEYS", KEY.into())];
     let start = |name| Node::start(Start { name, group: "scraped", env: env.clone(), ..Start::default() });
     let mut nodes = NAMES.map(start);
-    wait_united(&nodes);
+    wait_united(&nodes, SOON);
     nodes[0].place("demo", 2);
     let folder = tempfile::tempdir().unwrap();
     let config = configured(folder.path(), &nodes[0]);

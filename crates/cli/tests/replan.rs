@@ -25,7 +25,7 @@ fn names(instance: &Value) -> Vec<String> {
 fn a_model_on_two_small_nodes_moves_to_a_large_one_under_a_running_answer() {
     let small = [format!("--memory-mib={SMALL_MIB}")];
     let mut nodes = vec![start("one", &small), start("two", &small)];
-    wait_united(&nodes);
+    wait_united(&nodes, SOON);
     let planned = nodes[0].exo(&["plan", "demo", "--cache-tokens", CACHE_TOKENS, "--json"]);
     let planned: Value = serde_json::from_str(&stdout(&planned)).unwrap();
     assert_eq!(names(&planned).len(), 2, "neither holds it alone: {planned}");

@@ -205,7 +205,7 @@ fn nodes_that_guess_nothing(group: &str) -> Vec<Node> {
     let env = vec![("EXO_SPECULATE", "off".into())];
     let start = |name| Node::start(Start { name, group, env: env.clone(), ..Start::default() });
     let nodes = NAMES.map(start);
-    wait_united(&nodes);
+    wait_united(&nodes, SOON);
     nodes.into()
 }
 

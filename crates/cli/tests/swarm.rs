@@ -36,7 +36,7 @@ fn cluster(group: &str, env: impl Fn(&str) -> Vec<(&'static str, String)>) -> Ve
         Node::start(Start { name, group, env, ..Start::default() })
     };
     let nodes: Vec<_> = NAMES.iter().map(start).collect();
-    wait_united(&nodes);
+    wait_united(&nodes, LONG);
     nodes
 }
 

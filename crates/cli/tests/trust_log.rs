@@ -118,7 +118,7 @@ fn when_the_only_admin_is_lost_the_others_leave_keep_their_models_and_are_one_cl
         good(finish(leave.arg("--data-dir").arg(&node.data_dir).stdin(Stdio::null()), SOON));
     }
     let anew: Vec<_> = left.iter().map(|node| start(&node.data_dir, "anew", "orphans-anew", &[])).collect();
-    wait_united(&anew);
+    wait_united(&anew, SOON);
     wait_for("the model", SOON, || stdout(&anew[1].exo(&["models"])).contains("mine").then_some(()));
 }
 

@@ -366,7 +366,7 @@ fn a_draft_stays_on_its_commit_until_the_node_starts_again() {
 fn layers_of_a_newer_commit_are_fetched_where_they_are_placed() {
     let hub = hub(64);
     let nodes = ["ann", "bob"].map(|name| Node::start(start(&hub, name, "update-layers")));
-    wait_united(&nodes);
+    wait_united(&nodes, LONG);
     let [ann, bob] = &nodes;
     run(ann, &hub, &["place", "hf.co/org/demo-GGUF", "--nodes", "2"]);
     answers_as(bob, "tiny-Q8_0");

@@ -199,7 +199,7 @@ pub struct StepJob {
 #[derive(Clone, PartialEq, Debug)]
 #[allow(missing_docs)] // a field without a comment is what its name says
 pub enum DraftAsk {
-    /// Read this text and guess what follows.
+    /// Read this text and guess so many tokens that follow.
     Guess { instance: InstanceId, spec: SequenceSpec, count: u32 },
     /// A sequence is over.
     Forget(SequenceId),

@@ -7,13 +7,13 @@ use exo_types::Epoch;
 /// A message whose counter is further ahead than this is refused: a broken peer cannot use up the counters.
 pub const EPOCH_JUMP_MAX: u64 = 1 << 20;
 
-/// Between a coordinator and its members, and while no one leads.
+/// Time between heartbeats of a coordinator and its members, and of all while no one leads.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
-/// Between two members that neither leads.
+/// Time between heartbeats of two members of which neither leads.
 pub(crate) const HEARTBEAT_IDLE: Duration = Duration::from_millis(500);
-/// Silence after which a node of the first kind is suspected.
+/// Silence after which a node that sends a heartbeat each [`HEARTBEAT`] is suspected.
 pub(crate) const SUSPECT: Duration = Duration::from_millis(1000);
-/// Silence after which a node of the second kind is suspected.
+/// Silence after which a node that sends one each [`HEARTBEAT_IDLE`] is suspected.
 pub(crate) const SUSPECT_IDLE: Duration = Duration::from_millis(2000);
 /// Silence after which a suspected node is lost.
 pub const DECLARE: Duration = Duration::from_millis(4000);

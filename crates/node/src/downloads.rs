@@ -178,28 +178,26 @@ impl NodeDownloads {
     }
 
     async fn begin(&self, request: PullRequest) -> Result<PullView, AdminError> {
-        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
         if request.ranges_max.is_some_and(|ranges| !(1..=8).contains(&ranges)) {
-            return Err(invalid("ranges_max", "1 to 8 ranges are fetched at once".to_owned()));
+            return Err(AdminError::invalid("ranges_max", "1 to 8 ranges are fetched at once"));
         }
         if request.rate_max_bytes_per_s == Some(0) {
-            return Err(invalid("rate_max_bytes_per_s", "a rate must be more than 0".to_owned()));
+            return Err(AdminError::invalid("rate_max_bytes_per_s", "a rate must be more than 0"));
         }
         let reference: Reference =
-            request.reference.parse().map_err(|e: HubError| invalid("reference", e.to_string()))?;
+            request.reference.parse().map_err(|e: HubError| AdminError::invalid("reference", e.to_string()))?;
         if let Reference::Path(path) = &reference {
             let message = format!("{} is a path: there is nothing to fetch", path.display());
-            return Err(invalid("reference", message));
+            return Err(AdminError::invalid("reference", message));
         }
         if request.layers_only && !matches!(reference, Reference::Hub(_)) {
-            let message =
-                "only a repository of a hub says what its files are before they are fetched".to_owned();
-            return Err(invalid("layers_only", message));
+            let message = "only a repository of a hub says what its files are before they are fetched";
+            return Err(AdminError::invalid("layers_only", message));
         }
         let param = if request.token.is_some() { "token" } else { "endpoint" };
         let settings = self.settings().await?.map_err(|e| AdminError::Conflict { message: chain(&e) })?;
-        let aimed =
-            settings_for(settings, &reference, &request).map_err(|e| invalid(param, e.to_string()))?;
+        let aimed = settings_for(settings, &reference, &request);
+        let aimed = aimed.map_err(|e| AdminError::invalid(param, e.to_string()))?;
         let source = source_of(&reference, Some(&aimed));
         let view = self.begin_or_go_on(reference, source, request)?;
         self.shared.save_soon();
@@ -560,12 +558,12 @@ impl Downloads for NodeDownloads {
 
     fn show(&self, request: HubShowRequest) -> BoxFuture<'_, Result<RepoView, AdminError>> {
         Box::pin(async move {
-            let invalid = |message| AdminError::Invalid { param: "reference".to_owned(), message };
             let hub = match request.reference.parse() {
-                Ok(Reference::Hub(hub)) => hub,
-                Ok(_) => return Err(invalid("a repository is needed, as in hf.co/ORG/REPO".to_owned())),
-                Err(error) => return Err(invalid(error.to_string())),
+                Ok(Reference::Hub(hub)) => Ok(hub),
+                Ok(_) => Err("a repository is needed, as in hf.co/ORG/REPO".to_owned()),
+                Err(error) => Err(error.to_string()),
             };
+            let hub = hub.map_err(|message| AdminError::invalid("reference", message))?;
             let snapshot = self.ask(move |client, cancel| client.snapshot(&hub, cancel)).await?;
             Ok(repo_view(&snapshot))
         })
@@ -624,7 +622,7 @@ impl Downloads for NodeDownloads {
             let kept = blocking(move || settings.keep_token(&data_dir, &request.token.0)).await?;
             kept.map_err(|error| match error {
                 HubError::Disk { .. } => AdminError::Disk { message: chain(&error) },
-                _ => AdminError::Invalid { param: "token".to_owned(), message: chain(&error) },
+                _ => AdminError::invalid("token", chain(&error)),
             })
         })
     }

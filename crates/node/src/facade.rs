@@ -129,7 +129,44 @@ impl NodeFacade {
     }
 }
 
+/// Administrative calls, each with what answers it.
+macro_rules! answered {
+    ($this:ident; $($name:ident($($arg:ident: $type:ty),*) -> $answer:ty => $call:expr;)*) => {
+        $(fn $name(&$this $(, $arg: $type)*) -> BoxFuture<'_, Result<$answer, AdminError>> {
+            Box::pin($call)
+        })*
+    };
+}
+
 impl Facade for NodeFacade {
+    answered! { self;
+        models() -> Vec<ModelView> => self.list_models(Question::Models);
+        model(name: String) -> ModelView => self.find_model(name);
+        telemetry() -> TelemetryView => async { Ok(self.telemetry.told()) };
+        series(query: SeriesQuery) -> SeriesView => async move { self.telemetry.series(query) };
+        alerts() -> Vec<AlertView> => async { Ok(self.telemetry.alerts()) };
+        silence(request: SilenceRequest) -> () => self.telemetry.clone().silence(request);
+        raise_log_level(request: LogLevelRequest) -> ()
+            => async move { self.config.log.raise(&request.target, request.level) };
+        place(request: PlaceRequest) -> InstanceView => self.place_model(request);
+        replan(instance: InstanceId, request: ReplanRequest) -> ReplanView
+            => self.replan_instance(instance, request);
+        plan(query: PlanQuery) -> PlanView => self.plan_model(query);
+        unload(instance: InstanceId) -> ()
+            => self.carry_out(ControlAsk::RemoveInstance { instance }, "instance", instance.to_string());
+        retry_device(node: NodeId, device: String) -> () => self.retry(node, device);
+        members() -> Vec<MemberView> => self.list_members();
+        admit_member(node: NodeId) -> MemberView => self.let_in(node);
+        open_join_window(minutes: Option<u32>) -> () => self.open_door(minutes);
+        shut_join_window() -> () => self.acted(Question::Door { lasting: None });
+        invite(request: InviteRequest) -> InviteView => async move { self.give_code(&request) };
+        join(request: JoinRequest) -> JoinedView => self.join_by_code(request);
+        add_model(path: String, name: Option<String>) -> ModelView => self.add(path, name);
+        keep_model(model: String, kept: bool) -> ModelView => self.keep(model, kept);
+        remove_model(model: String) -> () => self.remove(model);
+        fits(query: FitsQuery) -> FitsView => self.which_fit(query);
+    }
+
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<GenerateStream, GenerateError>> {
         Box::pin(self.counted(request))
     }
@@ -144,14 +181,6 @@ impl Facade for NodeFacade {
 
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
         Box::pin(self.answer_tokens(request))
-    }
-
-    fn models(&self) -> BoxFuture<'_, Result<Vec<ModelView>, AdminError>> {
-        Box::pin(self.list_models(Question::Models))
-    }
-
-    fn model(&self, name: String) -> BoxFuture<'_, Result<ModelView, AdminError>> {
-        Box::pin(self.find_model(name))
     }
 
     fn cluster(&self) -> BoxFuture<'_, Result<ClusterView, AdminError>> {
@@ -169,22 +198,6 @@ impl Facade for NodeFacade {
         }))
     }
 
-    fn telemetry(&self) -> BoxFuture<'_, Result<TelemetryView, AdminError>> {
-        Box::pin(async { Ok(self.telemetry.told()) })
-    }
-
-    fn series(&self, query: SeriesQuery) -> BoxFuture<'_, Result<SeriesView, AdminError>> {
-        Box::pin(async move { self.telemetry.series(query) })
-    }
-
-    fn alerts(&self) -> BoxFuture<'_, Result<Vec<AlertView>, AdminError>> {
-        Box::pin(async { Ok(self.telemetry.alerts()) })
-    }
-
-    fn silence(&self, request: SilenceRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(self.telemetry.clone().silence(request))
-    }
-
     fn logs(&self, query: LogQuery) -> BoxFuture<'_, Result<LogsView, AdminError>> {
         Box::pin(async move {
             let view = self.view.borrow().clone();
@@ -198,30 +211,6 @@ impl Facade for NodeFacade {
             let view = self.view.borrow().clone();
             Ok(doctor::checks(&self.config.doctor, &self.endpoint, &view, of).await)
         })
-    }
-
-    fn raise_log_level(&self, request: LogLevelRequest) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(async move { self.config.log.raise(&request.target, request.level) })
-    }
-
-    fn place(&self, request: PlaceRequest) -> BoxFuture<'_, Result<InstanceView, AdminError>> {
-        Box::pin(self.place_model(request))
-    }
-
-    fn replan(
-        &self,
-        instance: InstanceId,
-        request: ReplanRequest,
-    ) -> BoxFuture<'_, Result<ReplanView, AdminError>> {
-        Box::pin(self.replan_instance(instance, request))
-    }
-
-    fn plan(&self, query: PlanQuery) -> BoxFuture<'_, Result<PlanView, AdminError>> {
-        Box::pin(self.plan_model(query))
-    }
-
-    fn unload(&self, instance: InstanceId) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(self.carry_out(ControlAsk::RemoveInstance { instance }, "instance", instance.to_string()))
     }
 
     fn claim(
@@ -258,18 +247,6 @@ impl Facade for NodeFacade {
         })
     }
 
-    fn retry_device(&self, node: NodeId, device: String) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(self.retry(node, device))
-    }
-
-    fn members(&self) -> BoxFuture<'_, Result<Vec<MemberView>, AdminError>> {
-        Box::pin(self.list_members())
-    }
-
-    fn admit_member(&self, node: NodeId) -> BoxFuture<'_, Result<MemberView, AdminError>> {
-        Box::pin(self.let_in(node))
-    }
-
     fn refuse_node(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
         Box::pin(async move {
             match self.ask(Question::Refuse { node }, ANSWER_MAX).await {
@@ -277,14 +254,6 @@ impl Facade for NodeFacade {
                 other => Err(AdminError::from(NoAnswer::of(other))),
             }
         })
-    }
-
-    fn open_join_window(&self, minutes: Option<u32>) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(self.open_door(minutes))
-    }
-
-    fn shut_join_window(&self) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(self.acted(Question::Door { lasting: None }))
     }
 
     fn remove_member(&self, node: NodeId) -> BoxFuture<'_, Result<(), AdminError>> {
@@ -330,22 +299,6 @@ impl Facade for NodeFacade {
         Box::pin(self.carry_out(ControlAsk::Drain { node, drain }, "member", node.to_full()))
     }
 
-    fn invite(&self, request: InviteRequest) -> BoxFuture<'_, Result<InviteView, AdminError>> {
-        Box::pin(async move { self.give_code(&request) })
-    }
-
-    fn join(&self, request: JoinRequest) -> BoxFuture<'_, Result<JoinedView, AdminError>> {
-        Box::pin(self.join_by_code(request))
-    }
-
-    fn add_model(&self, path: String, name: Option<String>) -> BoxFuture<'_, Result<ModelView, AdminError>> {
-        Box::pin(self.add(path, name))
-    }
-
-    fn keep_model(&self, model: String, kept: bool) -> BoxFuture<'_, Result<ModelView, AdminError>> {
-        Box::pin(self.keep(model, kept))
-    }
-
     fn check_model(&self, model: String) -> BoxFuture<'_, Result<ModelCheckView, AdminError>> {
         Box::pin(async move {
             let resolved = self.resolve(&model).await.map_err(|m| m.for_admin(&model))?;
@@ -355,14 +308,6 @@ impl Facade for NodeFacade {
 
     fn model_checks(&self) -> Vec<ModelCheckView> {
         self.checks.so_far()
-    }
-
-    fn remove_model(&self, model: String) -> BoxFuture<'_, Result<(), AdminError>> {
-        Box::pin(self.remove(model))
-    }
-
-    fn fits(&self, query: FitsQuery) -> BoxFuture<'_, Result<FitsView, AdminError>> {
-        Box::pin(self.which_fit(query))
     }
 
     fn downloads(&self) -> &dyn exo_api::Downloads {

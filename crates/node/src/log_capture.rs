@@ -151,8 +151,7 @@ impl LogCapture {
     pub fn raise(&self, target: &str, level: LogLevel) -> Result<(), AdminError> {
         let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '.' | '-');
         if target.is_empty() || target.len() > NAME_BYTES_MAX || !target.chars().all(is_name) {
-            let message = "a target is a name like `exo_cluster::scheduler`".to_owned();
-            return Err(AdminError::Invalid { param: "target".to_owned(), message });
+            return Err(AdminError::invalid("target", "a target is a name like `exo_cluster::scheduler`"));
         }
         let until = Instant::now() + Duration::from_secs(LOG_RAISED_S);
         {
@@ -336,7 +335,7 @@ pub async fn lines_of_all(
     let limit = query.limit.unwrap_or(LIMIT);
     if limit == 0 || limit > LOG_LINES_MAX {
         let message = format!("`limit` is {limit}, and an answer has 1 to {LOG_LINES_MAX} lines");
-        return Err(AdminError::Invalid { param: "limit".to_owned(), message });
+        return Err(AdminError::invalid("limit", message));
     }
     let cursor = Cursor::parse(query.after.as_deref().unwrap_or_default());
     let is_wanted = |id: &str, name: &str| query.node.as_ref().is_none_or(|node| node == id || node == name);

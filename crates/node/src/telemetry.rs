@@ -119,7 +119,7 @@ impl Telemetry {
         inner.views = inner.alerts.views();
         silenced.map_err(|error| match error {
             SilenceError::Unknown => AdminError::NotFound { what: "alert", name: request.alert.clone() },
-            SilenceError::TooMuch(message) => AdminError::Invalid { param: "for_s".to_owned(), message },
+            SilenceError::TooMuch(message) => AdminError::invalid("for_s", message),
             SilenceError::OfItsRule(rule) => AdminError::Invalid {
                 param: "alert".to_owned(),
                 message: format!(
@@ -144,18 +144,15 @@ fn seconds(now: Now) -> u64 {
 }
 
 fn subject(query: SeriesQuery) -> Result<Subject, AdminError> {
-    let invalid = |param: &str, message: &str| AdminError::Invalid {
-        param: param.to_owned(),
-        message: message.to_owned(),
-    };
+    let wrong = |message: &str| Err(AdminError::invalid("device", message));
     match (query.device, query.instance, query.node) {
         (Some(device), None, None) => match device.split_once('/') {
             Some((node, device)) => Ok(Subject::Device(node.to_owned(), device.to_owned())),
-            None => Err(invalid("device", "`device` must be NODE/DEVICE, the node by its id in full")),
+            None => wrong("`device` must be NODE/DEVICE, the node by its id in full"),
         },
         (None, Some(instance), None) => Ok(Subject::Instance(instance)),
         (None, None, Some(node)) => Ok(Subject::Node(node)),
-        _ => Err(invalid("device", "give one of `device`, `instance` and `node`")),
+        _ => wrong("give one of `device`, `instance` and `node`"),
     }
 }
 

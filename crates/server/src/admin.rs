@@ -236,7 +236,5 @@ pub async fn shutdown(State(app): State<Arc<App>>, _: NoBody) -> Answer {
 }
 
 fn parse<T: FromStr<Err = ParseIdError>>(param: &str, text: &str) -> Result<T, ApiError> {
-    text.parse().map_err(|e: ParseIdError| {
-        AdminError::Invalid { param: param.to_owned(), message: e.to_string() }.into()
-    })
+    text.parse().map_err(|e: ParseIdError| AdminError::invalid(param, e.to_string()).into())
 }

@@ -499,12 +499,8 @@ mod tests {
     }
 
     fn view(warning: &str) -> ClusterView {
-        serde_json::from_value(serde_json::json!({
-            "cluster": null, "self_node": "x", "epoch": null, "nodes": [], "links": [], "instances": [],
-            "join_window": {"open": false, "open_until_unix_s": null}, "join_requests": [],
-            "journal": {"entries": 1, "head": ""}, "warnings": [{"at_unix_s": 1, "text": warning}]
-        }))
-        .expect("a view")
+        let warning = exo_api::WarningView { at_unix_s: 1, text: warning.to_owned() };
+        ClusterView { warnings: vec![warning], ..ClusterView::default() }
     }
 
     fn reader(shared: &Arc<LiveInner>) -> Reader {

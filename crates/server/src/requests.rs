@@ -74,7 +74,16 @@ impl Requests {
             model: exo_types::printable(model, MODEL_CHARS_MAX),
             principal: principal.label(),
             started_unix_ms: unix_ms(),
-            ..RecentRequestView::default()
+            total_ms: 0,
+            end: String::new(),
+            prompt_tokens: 0,
+            cached_tokens: 0,
+            tokens: 0,
+            queue_ms: None,
+            ttft_ms: None,
+            tokens_per_s: None,
+            stages: 0,
+            times: None,
         };
         Tracked { all: self.clone(), ids, cancelled, began: Instant::now(), view: Some(view) }
     }

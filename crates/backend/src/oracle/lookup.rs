@@ -37,9 +37,10 @@ impl Case for Embed {
         format!("embed {}[{}, {}]", self.dtype, self.vocab, self.cols)
     }
 
-    /// Two or three f32 roundings: this is where a decoder that is wrong in one bit shows.
     fn facts(&self) -> CaseFacts {
-        CaseFacts { op: OpKind::Embed, dtype: Some(self.dtype), rows: self.ids.len(), nmse_max: 1e-13 }
+        // Two or three f32 roundings: this is where a decoder that is wrong in one bit shows.
+        let nmse_max = 1e-13;
+        CaseFacts { op: OpKind::Embed, dtype: Some(self.dtype), rows: self.ids.len(), nmse_max }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

@@ -98,9 +98,10 @@ impl Case for MatMul {
         format!("matmul {}[{}, {}] by {} {:?}{bias}", self.dtype, self.n, self.k, self.rows, self.of)
     }
 
-    /// Sums of f32 products in any order, on values that are exactly the stored ones.
     fn facts(&self) -> CaseFacts {
-        CaseFacts { op: OpKind::MatMul, dtype: Some(self.dtype), rows: self.rows, nmse_max: 1e-11 }
+        // Sums of f32 products in any order, on values that are exactly the stored ones.
+        let nmse_max = 1e-11;
+        CaseFacts { op: OpKind::MatMul, dtype: Some(self.dtype), rows: self.rows, nmse_max }
     }
 
     fn run(&self, rig: &mut Rig<'_>, rows: &[usize]) -> Result<Vec<f32>, CaseError> {

@@ -26,6 +26,7 @@ pub const EXO: &str = env!("CARGO_BIN_EXE_exo");
 pub const SOON: Duration = Duration::from_secs(20);
 
 /// Waits until `ready` gives a value; a panic says what was waited for.
+#[track_caller]
 pub fn wait_for<T>(what: &str, at_most: Duration, mut ready: impl FnMut() -> Option<T>) -> T {
     let began = Instant::now();
     loop {
@@ -110,18 +111,21 @@ pub fn at_terminal(line: &str) -> Command {
     script
 }
 
-/// What came of a command that must have ended well.
+/// What came of a command that must have ended well. A panic names the line that asked.
+#[track_caller]
 pub fn good(output: Output) -> Output {
     assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
     output
 }
 
 /// The document that it printed.
+#[track_caller]
 pub fn json_of(output: Output) -> Value {
     serde_json::from_slice(&good(output).stdout).unwrap()
 }
 
 /// What a command says that must not end well, on one line, with these words in it.
+#[track_caller]
 pub fn must_refuse(output: Output, words: &str) -> String {
     let said = flat(&stderr(&output));
     assert!(!output.status.success() && said.contains(words), "no `{words}`: {}{said}", stdout(&output));
@@ -354,11 +358,13 @@ impl Node {
     }
 
     /// Places a model over at least so many nodes and waits until it serves.
+    #[track_caller]
     pub fn place(&self, model: &str, nodes: u32) -> Value {
         self.place_as(&json!({"model": model, "nodes_min": nodes}), SOON)
     }
 
     /// Places a model as it is asked for, and waits so long at most until it serves.
+    #[track_caller]
     pub fn place_as(&self, wanted: &Value, at_most: Duration) -> Value {
         let placed = self.post("/exo/v1/instances", wanted).good().json();
         let id = placed["id"].as_str().unwrap();
@@ -413,16 +419,17 @@ pub fn cluster_with(group: &str, names: &[&str], flags: &[&str]) -> Vec<Node> {
     let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let start = |name: &&str| Node::start(Start { name, group, flags: flags.clone(), ..Start::default() });
     let nodes: Vec<_> = names.iter().map(start).collect();
-    wait_united(&nodes);
+    wait_united(&nodes, SOON);
     nodes
 }
 
-/// Waits until each of these nodes sees all of them.
-pub fn wait_united<'a>(nodes: impl IntoIterator<Item = &'a Node>) {
+/// Waits until each of these nodes sees all of them, so long at most for each.
+#[track_caller]
+pub fn wait_united<'a>(nodes: impl IntoIterator<Item = &'a Node>, at_most: Duration) {
     let nodes: Vec<&Node> = nodes.into_iter().collect();
     for node in &nodes {
         let sees_all = || (node.sees().len() == nodes.len()).then_some(());
-        wait_for("one cluster", Duration::from_secs(90), sees_all);
+        wait_for("one cluster", at_most, sees_all);
     }
 }
 
@@ -458,6 +465,7 @@ impl Answer {
     }
 
     /// The answer, which must be a good one.
+    #[track_caller]
     pub fn good(self) -> Self {
         assert_eq!(self.status, 200, "{}", self.body);
         self
@@ -772,11 +780,13 @@ pub fn comes_back(node: &Node, placement: &Value) -> Value {
 }
 
 /// Has the model answer a prompt as it is known to.
+#[track_caller]
 pub fn answers(node: &Node) {
     answers_as(node, "demo");
 }
 
 /// Has the model by this name answer as `demo` is known to.
+#[track_caller]
 pub fn answers_as(node: &Node, model: &str) {
     let (prompt, expected) = &known()[0];
     let answer = node.ask(model, prompt);

@@ -67,7 +67,7 @@ pub(crate) const LOAD_DEADLINE: Duration = Duration::from_secs(120);
 pub(crate) const FAILED_LOADS_MAX: u32 = 3;
 /// A new coordinator waits this long for its members' reports before it calls their stages lost.
 pub(crate) const SETTLE: Duration = Duration::from_secs(5);
-/// Replacements of one instance without becoming ready in between; one more removes it.
+/// Replacements of one instance without becoming ready in between; then it waits for [`LOOK_LATER`].
 pub(crate) const REPLACEMENTS_MAX: u32 = 3;
 /// After a device refused to load a shard: the same memory gives the same answer.
 pub(crate) const AVOID_REFUSED: Duration = Duration::from_secs(300);

@@ -102,7 +102,7 @@ pub struct NodeReport {
 pub struct DeviceReport {
     pub device: DeviceId,
     pub state: DeviceState,
-    /// Why not; empty when it does.
+    /// Why it takes no work; empty when it does.
     pub reason: String,
     /// Its driver, with the version; `None` where nothing tells, and of a processor.
     pub driver: Option<String>,

@@ -867,8 +867,8 @@ impl DownloadsInner {
         failed.into_iter().for_each(|id| pulls.take_out(id));
     }
 
-    /// The last step, once it is known to open: it takes its name, and the older commit that it updates goes,
-    /// at once if nothing uses it.
+    /// The last step, once it is known to open: it counts as used and takes its name, and the older commit
+    /// that it updates goes, at once if nothing uses it.
     async fn name(
         &self,
         pull: &Pull,

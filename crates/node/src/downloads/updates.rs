@@ -95,13 +95,13 @@ impl NodeDownloads {
         let models = self.updatable(query.models.clone()).await?;
         if models.len() > MODELS_MAX {
             let message = format!("{} models are of a hub: name at most {MODELS_MAX}", models.len());
-            return Err(AdminError::Invalid { param: "models".to_owned(), message });
+            return Err(AdminError::invalid("models", message));
         }
         let settings = self.settings().await?.map_err(|e| AdminError::Conflict { message: chain(&e) })?;
         let param = if query.token.is_some() { "token" } else { "endpoint" };
         let aimed = settings
             .aimed(query.endpoint.as_deref(), query.token.as_ref().map(|token| token.0.as_str()))
-            .map_err(|e| AdminError::Invalid { param: param.to_owned(), message: e.to_string() })?;
+            .map_err(|e| AdminError::invalid(param, e.to_string()))?;
         let is_of_all = query.models.is_empty();
         let instances = self.shared.library.room.placed().await.unwrap_or_default();
         let (deadline, instances) = (Instant::now() + LOOK_MAX, &instances);
@@ -131,13 +131,11 @@ impl NodeDownloads {
                         let known = all.map(|record| record.name).take(NAMED_MAX).collect();
                         AdminError::ModelUnknown { model: name.clone(), known }
                     }
-                    error => AdminError::Invalid { param: "models".to_owned(), message: chain(&error) },
+                    error => AdminError::invalid("models", chain(&error)),
                 })?;
-                let no_hub = || AdminError::Invalid {
-                    param: "models".to_owned(),
-                    message: format!(
-                        "`{name}` was not fetched from a hub by this machine: there is nothing to ask"
-                    ),
+                let no_hub = || {
+                    let why = "was not fetched from a hub by this machine: there is nothing to ask";
+                    AdminError::invalid("models", format!("`{name}` {why}"))
                 };
                 Older::of(&store, &record).map(|older| (record, older)).ok_or_else(no_hub)
             });
@@ -148,22 +146,18 @@ impl NodeDownloads {
 
     /// Whether a request for an update is one.
     pub(super) async fn check_update(&self, request: &PullRequest) -> Result<(), AdminError> {
-        let invalid = |param: &str, message: &str| AdminError::Invalid {
-            param: param.to_owned(),
-            message: message.to_owned(),
-        };
         let is_commit =
             |text: &String| COMMIT_CHARS.contains(&text.len()) && text.bytes().all(|b| b.is_ascii_hexdigit());
         let Some(id) = &request.update_of else {
             let message =
                 "it goes with `update_of`; else the reference names it, as in hf.co/ORG/REPO@COMMIT";
-            return if request.commit.is_none() { Ok(()) } else { Err(invalid("commit", message)) };
+            return request.commit.as_ref().map_or(Ok(()), |_| Err(AdminError::invalid("commit", message)));
         };
         if !request.commit.iter().all(is_commit) {
-            return Err(invalid("commit", "a commit has 40 or 64 hexadecimal digits"));
+            return Err(AdminError::invalid("commit", "a commit has 40 or 64 hexadecimal digits"));
         }
         let Ok(id) = id.parse::<ModelId>() else {
-            return Err(invalid("update_of", "the id of a model has 64 hexadecimal digits"));
+            return Err(AdminError::invalid("update_of", "the id of a model has 64 hexadecimal digits"));
         };
         let (record, older) = self.updatable(vec![id.to_full()]).await?.remove(0);
         if record.is_replaced {
@@ -171,11 +165,11 @@ impl NodeDownloads {
             return Err(AdminError::Conflict { message });
         }
         if older.folder.is_none() != request.layers_only {
-            return Err(invalid("layers_only", "a model stays what it is: whole, or in layers"));
+            return Err(AdminError::invalid("layers_only", "a model stays what it is: whole, or in layers"));
         }
         match older.origin.reference == request.reference {
             true => Ok(()),
-            false => Err(invalid("reference", "the model was fetched by another reference")),
+            false => Err(AdminError::invalid("reference", "the model was fetched by another reference")),
         }
     }
 }

@@ -19,10 +19,9 @@ const FITS_MAX: Duration = Duration::from_secs(28);
 impl NodeFacade {
     /// All of the catalogue, or the one that is asked for.
     pub(super) async fn which_fit(&self, query: FitsQuery) -> Result<FitsView, AdminError> {
-        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
         let context_tokens = query.context_tokens.unwrap_or(self.config.context_tokens);
         if context_tokens == 0 {
-            return Err(invalid("context_tokens", "a context has at least one token".to_owned()));
+            return Err(AdminError::invalid("context_tokens", "a context has at least one token"));
         }
         let (data_dir, cancel) = (self.config.data_dir.clone(), Arc::new(Cancel::default()));
         let (endpoint, token) = (query.endpoint.as_deref(), query.token.as_ref().map(|t| t.0.as_str()));
@@ -55,7 +54,7 @@ impl NodeFacade {
         found?.map_err(|error| match error {
             ReferenceError::Disk { .. } => AdminError::Failed { message: chain(&error) },
             ReferenceError::Hub(HubError::Reference { .. }) | ReferenceError::Unknown(_) => {
-                invalid("reference", chain(&error))
+                AdminError::invalid("reference", chain(&error))
             }
             error => {
                 let hint = error.hint().map(|hint| format!(" ({hint})")).unwrap_or_default();

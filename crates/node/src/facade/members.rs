@@ -118,14 +118,14 @@ impl NodeFacade {
     }
 
     pub(super) async fn join_by_code(&self, request: JoinRequest) -> Result<JoinedView, AdminError> {
-        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
-        let code = pairing::normal(&request.code).map_err(|error| invalid("code", error.to_string()))?;
+        let code = pairing::normal(&request.code).map_err(|e| AdminError::invalid("code", e.to_string()))?;
         let with = request.node.map(|node| node.parse::<NodeId>()).transpose();
-        let with = with.map_err(|error| invalid("node", error.to_string()))?;
+        let with = with.map_err(|error| AdminError::invalid("node", error.to_string()))?;
         let mut addresses = Vec::new();
         for text in &request.addresses {
             let address = text.parse::<SocketAddr>();
-            addresses.push(address.map_err(|error| invalid("addresses", format!("`{text}`: {error}")))?);
+            let wrong = |error| AdminError::invalid("addresses", format!("`{text}`: {error}"));
+            addresses.push(address.map_err(wrong)?);
         }
         if self.config.is_private {
             let message = "this node runs for one command; start one that stays with `exo`".to_owned();
@@ -174,7 +174,7 @@ fn in_range(param: &str, value: u32, max: u32, what_takes: &str) -> Result<(), A
         return Ok(());
     }
     let message = format!("{param} is {value}, and {what_takes} 1 to {max}");
-    Err(AdminError::Invalid { param: param.to_owned(), message })
+    Err(AdminError::invalid(param, message))
 }
 
 /// Why a node does not remove itself, and which member can: only admins may.

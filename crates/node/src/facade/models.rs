@@ -166,7 +166,7 @@ impl NodeFacade {
         let added = crate::adding::add(&self.library, PathBuf::from(path), name).await;
         let refused = |error: LibraryError| match error {
             LibraryError::Store(StoreError::DiskFull { .. }) => AdminError::from(error),
-            error => AdminError::Invalid { param: "path".to_owned(), message: chain(&error) },
+            error => AdminError::invalid("path", chain(&error)),
         };
         let record = added.map_err(refused)?;
         let models = self.list_models(Question::ModelsAfterScan).await?;

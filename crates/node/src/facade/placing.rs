@@ -28,13 +28,12 @@ const SMALLER_MAX: Duration = Duration::from_secs(5);
 impl NodeFacade {
     pub(super) async fn place_model(&self, request: PlaceRequest) -> Result<InstanceView, AdminError> {
         let resolved = self.resolve(&request.model).await.map_err(|m| m.for_admin(&request.model))?;
-        let open = self.library.open(resolved.id, &resolved.holders).await;
-        let open = open?;
+        let open = self.library.open(resolved.id, &resolved.holders).await?;
         self.check_draft(&resolved, &open)
-            .map_err(|error| AdminError::Invalid { param: "model".to_owned(), message: chain(&error) })?;
+            .map_err(|error| AdminError::invalid("model", chain(&error)))?;
         let cache = self.cache_of(request.context_tokens, request.slots, request.cache_tokens, request.kv);
         let param = cache_param(&request);
-        let invalid = |e: CacheError| AdminError::Invalid { param: param.to_owned(), message: e.to_string() };
+        let invalid = |e: CacheError| AdminError::invalid(param, e.to_string());
         check_context(request.context_tokens, open.model.config.context_tokens_max).map_err(invalid)?;
         let mut wanted =
             instance_request(&resolved, &open, cache, request.nodes_min.unwrap_or(1)).map_err(invalid)?;
@@ -43,7 +42,7 @@ impl NodeFacade {
             false => planner_inputs(&self.node, &self.view, resolved.id, None).await?,
         };
         planning::constrain(&request, &inputs, &mut wanted)
-            .map_err(|e| AdminError::Invalid { param: e.param().to_owned(), message: e.to_string() })?;
+            .map_err(|e| AdminError::invalid(e.param(), e.to_string()))?;
         self.library.check_placeable(resolved.id).await?;
         self.replace_different(&resolved, &request, &wanted).await?;
         let (needed_bytes, model) = (wanted.shape.weight_bytes(), resolved.name.clone());
@@ -153,19 +152,17 @@ impl NodeFacade {
     /// How the model would be placed now.
     pub(super) async fn plan_model(&self, query: PlanQuery) -> Result<PlanView, AdminError> {
         let resolved = self.resolve(&query.model).await.map_err(|m| m.for_admin(&query.model))?;
-        let open = self.library.open(resolved.id, &resolved.holders).await;
-        let open = open?;
+        let open = self.library.open(resolved.id, &resolved.holders).await?;
         let cache = self.cache_of(query.context_tokens, query.slots, query.cache_tokens, query.kv);
-        let invalid = |param: &str, message: String| AdminError::Invalid { param: param.to_owned(), message };
         check_context(query.context_tokens, open.model.config.context_tokens_max)
-            .map_err(|e| invalid("context_tokens", e.to_string()))?;
+            .map_err(|e| AdminError::invalid("context_tokens", e.to_string()))?;
         let wanted = instance_request(&resolved, &open, cache, query.nodes_min.unwrap_or(1));
-        let wanted = wanted.map_err(|e| invalid("context_tokens", e.to_string()))?;
+        let wanted = wanted.map_err(|e| AdminError::invalid("context_tokens", e.to_string()))?;
         // As with `--replace`, what it holds where it is placed now counts as free.
         let placed = self.instances().await?.into_iter().find(|placed| placed.model() == resolved.id);
         let placed = placed.map(|placed| placed.instance());
         let (inputs, mut request) = self.plan_request(&wanted, placed).await?;
-        planning::apply(&query, &mut request).map_err(|e| invalid(e.param(), e.to_string()))?;
+        planning::apply(&query, &mut request).map_err(|e| AdminError::invalid(e.param(), e.to_string()))?;
         let needed_bytes = wanted.shape.weight_bytes();
         let name = resolved.name.clone();
         let free_bytes = exo_planner::memory_free_bytes(request.devices.iter().map(|d| &d.device));

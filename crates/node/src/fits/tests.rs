@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use exo_api::fits::{FitVerdict, FitsView};
-use exo_cluster::wire::{ControlAsk, ControlReply, PlannerInputs};
+use exo_cluster::wire::{ControlAsk, ControlReply};
 use exo_machine::{Answer, Question};
 use exo_planner::{DeviceRates, Figure, PlanDevice};
 use exo_types::{DType, DeviceFacts, DeviceId, DeviceKind, DiskRoom, KvDType, ModelId, NodeId};
@@ -130,7 +130,6 @@ fn rates_by_type_count() {
     assert!(sizes[0].tokens_per_s.unwrap() < before / 2.0, "{sizes:?}");
 }
 
-/// A hub with one repository.
 #[test]
 fn types_that_no_device_has_kernels_for_are_not_recommended() {
     let known = find_known("qwen3-8b").unwrap();
@@ -150,6 +149,7 @@ fn types_that_no_device_has_kernels_for_are_not_recommended() {
     );
 }
 
+/// A hub with one repository.
 fn hub_with(files: &[(&str, Vec<u8>)]) -> MockHub {
     let hub = MockHub::start().unwrap();
     hub.put("org/repo", Repository::new(files));
@@ -371,22 +371,19 @@ fn a_download_that_is_nearly_done_is_not_refused_by_its_disk() {
     let on = |fetches: Option<FetchesHere>| FitsCluster { fetches, ..laptop.clone() };
     let here = |node| on(Some(FetchesHere { node, root: root.path().to_owned() }));
     let reference: Reference = "hf.co/org/repo:Q4_0".parse().unwrap();
-    let choose = |laptop: &FitsCluster| {
-        let cancel = Cancel::default();
-        let mut heads = HeadReader::new(&client, &cancel, folder.path());
-        let Reference::Hub(repo) = &reference else { panic!("a repository") };
-        choose_fitting(laptop, &mut heads, repo)
-    };
+    let Reference::Hub(repo) = &reference else { panic!("a repository") };
+    let cancel = Cancel::default();
+    let heads = || HeadReader::new(&client, &cancel, folder.path());
+    let choose = |laptop: &FitsCluster| choose_fitting(laptop, &mut heads(), repo);
     choose(&here(node)).unwrap_err();
 
     hub.set_faults(Faults { bytes_per_s: Some(16 << 20), ..Faults::default() });
     let mut options = PullOptions::new(root.path().to_owned());
     options.ranges_max = 1;
-    let cancel = Cancel::default();
-    let plan = exo_hub::resolve(&client, &reference, None, &cancel).unwrap();
-    let ended = exo_hub::fetch(&client, &plan, &options, &cancel, &mut |progress| {
+    let (plan, ending) = (exo_hub::resolve(&client, &reference, None, &cancel).unwrap(), Cancel::default());
+    let ended = exo_hub::fetch(&client, &plan, &options, &ending, &mut |progress| {
         if progress.done_bytes >= 2 * CHUNK as u64 {
-            cancel.cancel();
+            ending.cancel();
         }
     });
     assert!(matches!(ended, Err(HubError::Cancelled)), "{ended:?}");
@@ -394,12 +391,7 @@ fn a_download_that_is_nearly_done_is_not_refused_by_its_disk() {
 
     choose(&here(node)).unwrap();
     // And `exo fits` says so.
-    let verdict = |laptop: &FitsCluster| {
-        let cancel = Cancel::default();
-        let mut heads = HeadReader::new(&client, &cancel, folder.path());
-        let Reference::Hub(repo) = &reference else { panic!("a repository") };
-        fit_reference(laptop, &mut heads, repo).unwrap().verdict
-    };
+    let verdict = |laptop: &FitsCluster| fit_reference(laptop, &mut heads(), repo).unwrap().verdict;
     assert_eq!(verdict(&here(node)), FitVerdict::Comfortable);
     assert_eq!(verdict(&on(None)), FitVerdict::TooLarge);
     // It is on no other node's disk, and nothing goes on from it where layers are fetched.
@@ -437,12 +429,7 @@ fn of_many_full_disks_some_are_named_and_the_others_counted() {
 #[tokio::test]
 async fn a_model_that_is_known_is_asked_about_as_that() {
     let (node, mut inbox) = crate::events::channel();
-    let view = serde_json::json!({
-        "cluster": null, "self_node": "n", "epoch": null, "nodes": [], "links": [], "instances": [],
-        "join_window": {"open": false, "open_until_unix_s": null}, "join_requests": [],
-        "journal": {"entries": 0, "head": ""},
-    });
-    let (_shown, view) = tokio::sync::watch::channel(serde_json::from_value(view).unwrap());
+    let (_shown, view) = tokio::sync::watch::channel(exo_machine::empty_view(NodeId([1; 32])));
     let (known, hop_s) = (ModelId([7; 32]), Some(Figure::measured(2e-4)));
     let asked = tokio::spawn(async move {
         let mut asked = Vec::new();
@@ -451,13 +438,8 @@ async fn a_model_that_is_known_is_asked_about_as_that() {
                 Question::Coordinator(ask) => {
                     let ControlAsk::PlannerInputs { model, .. } = *ask else { panic!("{ask:?}") };
                     asked.push(model);
-                    let inputs = PlannerInputs {
-                        devices: Vec::new(),
-                        apart: Vec::new(),
-                        parts: Vec::new(),
-                        unloadable: Vec::new(),
-                    };
-                    Answer::Coordinator(Some(Box::new(ControlReply::PlannerInputs(Box::new(inputs)))))
+                    let inputs = ControlReply::PlannerInputs(Box::default());
+                    Answer::Coordinator(Some(Box::new(inputs)))
                 }
                 Question::PlanFacts { model } => {
                     asked.push(model);

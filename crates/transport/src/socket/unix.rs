@@ -11,9 +11,10 @@ const ASK_TIMES: u32 = 3;
 pub(crate) fn notice_silence(socket: &SockRef<'_>) -> io::Result<()> {
     let keepalive =
         TcpKeepalive::new().with_time(ASK_AFTER).with_interval(ASK_INTERVAL).with_retries(ASK_TIMES);
+    socket.set_tcp_keepalive(&keepalive)?;
     #[cfg(any(target_os = "linux", target_os = "android"))]
     socket.set_tcp_user_timeout(Some(std::time::Duration::from_secs(5)))?;
-    socket.set_tcp_keepalive(&keepalive)
+    Ok(())
 }
 
 /// Lets a port be used again while connections of an earlier process are still being forgotten.
