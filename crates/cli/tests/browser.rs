@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use exo_mock_hub::{Faults, MockHub, Repository};
 
-use crate::support::{Node, SOON, Start, demo_gguf, finish, good, skip, stderr, stdout, wait_for, wait_united};
+use crate::support::{
+    Node, SOON, Start, demo_gguf, finish, good, skip, stderr, stdout, wait_for, wait_united,
+};
 
 /// For one scenario with its browser, on a busy machine.
 const SCENARIO_MAX: Duration = Duration::from_secs(150);

@@ -184,8 +184,10 @@ impl NodeDownloads {
         if request.rate_max_bytes_per_s == Some(0) {
             return Err(AdminError::invalid("rate_max_bytes_per_s", "a rate must be more than 0"));
         }
-        let reference: Reference =
-            request.reference.parse().map_err(|e: HubError| AdminError::invalid("reference", e.to_string()))?;
+        let reference: Reference = request
+            .reference
+            .parse()
+            .map_err(|e: HubError| AdminError::invalid("reference", e.to_string()))?;
         if let Reference::Path(path) = &reference {
             let message = format!("{} is a path: there is nothing to fetch", path.display());
             return Err(AdminError::invalid("reference", message));

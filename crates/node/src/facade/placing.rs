@@ -29,8 +29,7 @@ impl NodeFacade {
     pub(super) async fn place_model(&self, request: PlaceRequest) -> Result<InstanceView, AdminError> {
         let resolved = self.resolve(&request.model).await.map_err(|m| m.for_admin(&request.model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await?;
-        self.check_draft(&resolved, &open)
-            .map_err(|error| AdminError::invalid("model", chain(&error)))?;
+        self.check_draft(&resolved, &open).map_err(|error| AdminError::invalid("model", chain(&error)))?;
         let cache = self.cache_of(request.context_tokens, request.slots, request.cache_tokens, request.kv);
         let param = cache_param(&request);
         let invalid = |e: CacheError| AdminError::invalid(param, e.to_string());
