@@ -58,6 +58,7 @@ vi.stubGlobal("fetch", async (path: string) => {
   return new Response(JSON.stringify(ANSWERS[url.pathname]?.(url.searchParams) ?? []));
 });
 HTMLDialogElement.prototype.showModal ??= () => {};
+Element.prototype.scrollTo ??= () => {};
 
 function draw(view: Component, scenario: keyof typeof fixtures | null): HTMLElement {
   session.state = "in";
@@ -763,7 +764,9 @@ test("how long ago a member was seen grows while nothing new is told", async () 
   const view = telemetry.telemetry(fixtures.lost());
   view.nodes.forEach((node: { age_s: number }) => (node.age_s = 2));
   const before = ANSWERS["/exo/v1/telemetry"]!;
-  ANSWERS["/exo/v1/telemetry"] = () => null;
+  ANSWERS["/exo/v1/telemetry"] = () => {
+    throw new TypeError("the node is away");
+  };
   Object.assign(measured, { view, looks: [{ at_ms: Date.now() - 600_000, view }] });
   const shown = draw(Cluster, "lost");
   await vi.waitFor(() => expect(shown.textContent).toContain("10 min ago"));
