@@ -154,7 +154,9 @@ fn count_long(text: &str) -> usize {
         let body = line.trim_start();
         let indent = line.len() - body.len();
         let head = body.split('(').next().unwrap_or_default();
+        // A function's type has no name.
         if head.split_whitespace().any(|w| w == "fn")
+            && !head.ends_with("fn")
             && !body.starts_with("//")
             && !body.ends_with([';', '}'])
         {
@@ -194,5 +196,7 @@ mod tests {
         let of = |lines: usize| format!("fn f() {{\n{}}}\n", "    x;\n".repeat(lines - 2));
         assert_eq!(count_long(&of(70)), 0);
         assert_eq!(count_long(&of(71)), 1);
+        let takes_function = format!("fn f(\n    g: fn(u8),\n) {{\n}}\n{}", "x\n".repeat(80));
+        assert_eq!(count_long(&takes_function), 0);
     }
 }

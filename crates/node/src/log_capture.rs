@@ -3,8 +3,9 @@
 //! Kept is what says what the node does: of exo's own parts everything from *debug* on, of libraries
 //! warnings, and more of what is raised, but for [what may have secrets in it](is_free_of_secrets). Prompts
 //! and answers are in no line of any level. A layer of the process's subscriber writes here
-//! ([`LogCapture::layer`]); who starts a node installs it. Of lines that one peer causes so many are taken and
-//! the rest is counted, here and, where [a filter](LogCapture::shown_lines) is installed, where it is shown.
+//! ([`LogCapture::layer`]); who starts a node installs it. Of lines that one peer causes so many are taken
+//! and the rest is counted, here and, where [a filter](LogCapture::shown_lines) is installed, where it is
+//! shown.
 
 use std::fmt;
 use std::fmt::Write as _;

@@ -4,7 +4,8 @@
 //! (`exo-keep: ID.SECRET`). Then the events of the answer go into a bounded buffer of this node instead of to
 //! a connection, and whoever shows the secret reads them, from the start or behind the last that it has had.
 //! They are gone ten minutes after the end. The copy of the request in another member's memory lasts for a
-//! minute of these, whether or not somebody has read the answer: this node may be lost behind the end as well.
+//! minute of these, whether or not somebody has read the answer: this node may be lost behind the end as
+//! well.
 //!
 //! Start reading at [`Outliving::keep`].
 

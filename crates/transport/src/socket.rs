@@ -1,12 +1,16 @@
 //! What sockets are told, which differs from system to system.
 
-#[cfg(not(windows))]
-mod unix;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux;
+#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
+mod plain;
 #[cfg(windows)]
 mod windows;
 
-#[cfg(not(windows))]
-pub(crate) use unix::{notice_silence, share_port_with_the_past};
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) use linux::{notice_silence, share_port_with_the_past};
+#[cfg(not(any(target_os = "linux", target_os = "android", windows)))]
+pub(crate) use plain::{notice_silence, share_port_with_the_past};
 #[cfg(windows)]
 pub(crate) use windows::{notice_silence, share_port_with_the_past};
 

@@ -117,7 +117,8 @@ fn held_as_numbers(vectors_bytes: usize) -> usize {
     vectors_bytes.saturating_mul(4)
 }
 
-/// Vectors in base64, a third larger, which they are turned into one by one, and the same again in the answer.
+/// Vectors in base64, a third larger, which they are turned into one by one, and the same again in the
+/// answer.
 fn held_as_base64(vectors_bytes: usize) -> usize {
     vectors_bytes.saturating_mul(8) / 3
 }
