@@ -112,6 +112,7 @@ fn begin_kept(node: &Node, body: &Value) -> String {
 
 /// Whoever asked to have an answer kept reads it later, when its node may be gone.
 #[test]
+#[allow(clippy::disallowed_methods)] // no executor here
 fn a_kept_answer_that_was_computed_is_there_whole_when_its_node_is_killed() {
     let mut nodes = cluster("kept", &["one", "two", "three"]);
     nodes[0].place("demo", 2);
