@@ -146,8 +146,11 @@ pub const ENDPOINTS: &[Endpoint] = endpoints! {
     /// The next response of a conversation; places the model if it is not placed
     Post "/v1/responses" create_response Api takes "ResponsesRequest"
         -> OneOrStream("Response", "ResponseEvent");
-    /// A response that this node keeps for who asked. With `exo-resume` one whose node is lost, or with
-    /// `stream=true` as well its events behind `starting_after`
+    /// How many tokens the prompt of a response has; generates nothing
+    Post "/v1/responses/input_tokens" count_response_tokens Api takes "ResponsesRequest"
+        -> One("InputTokenCount");
+    /// A response that this node keeps for who asked, or with `exo-resume` one whose node is lost; with
+    /// `stream=true` its events, behind `starting_after`
     Get "/v1/responses/{response}" get_response Api query stream starting_after
         -> OneOrStream("Response", "ResponseEvent");
     /// Keeps a response no longer

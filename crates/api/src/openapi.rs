@@ -36,6 +36,7 @@ use crate::{
     responses::Response,
     responses::ResponseEvent,
     responses::ResponseDeleted,
+    responses::InputTokenCount,
     anthropic::Message,
     anthropic::MessageEvent,
     anthropic::TokenCount,

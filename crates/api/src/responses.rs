@@ -9,7 +9,7 @@ mod input;
 pub mod request;
 pub mod stream;
 
-pub use answer::{OutputItem, Response, ResponseDeleted, ResponseStatus};
+pub use answer::{InputTokenCount, OutputItem, Response, ResponseDeleted, ResponseStatus};
 pub use event::{EventBody, ResponseEvent};
 pub use request::{ResponsesRequest, part_name};
-pub use stream::ResponseStream;
+pub use stream::{DeltaLen, Replay, ResponseStream};

@@ -32,6 +32,9 @@ def check(what, good, *shown):
 def text(client, asked):
     answer = client.responses.create(**asked, instructions="Be brief.")
     check("a text", answer.output_text and answer.status in ("completed", "incomplete"), answer)
+    prompt = {"model": asked["model"], "input": asked["input"], "instructions": "Be brief."}
+    counted = client.responses.input_tokens.count(**prompt).input_tokens
+    check("a counted prompt", counted == answer.usage.input_tokens, counted, answer)
     numbers = []
     with client.responses.stream(**asked, instructions="Be brief.") as stream:
         for event in stream:
@@ -91,6 +94,11 @@ def typed(client, asked):
 
 def kept(client, answer):
     check("it is there", client.responses.retrieve(answer.id).output_text == answer.output_text)
+    told = client.responses.retrieve(answer.id, stream=True)
+    text = "".join(event.delta for event in told if event.type == "response.output_text.delta")
+    check("its events are there", text == answer.output_text, text, answer)
+    with client.responses.stream(response_id=answer.id) as stream:
+        check("as a stream, too", stream.get_final_response().output_text == answer.output_text)
     client.responses.delete(answer.id)
     try:
         client.responses.retrieve(answer.id)

@@ -1,6 +1,7 @@
 //! The dialects that requests for text come in.
 
 use axum::http::HeaderMap;
+use exo_api::endpoints::ENDPOINTS;
 use exo_api::openai::{chat, completion, embeddings};
 use exo_api::{RequestPart, anthropic, ollama, responses};
 
@@ -58,8 +59,19 @@ impl Dialect {
 pub fn is_anthropic(path: &str, headers: &HeaderMap) -> bool {
     let is_messages =
         path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if is_messages || !headers.contains_key(ANTHROPIC_VERSION) {
+        return is_messages;
+    }
     let is_shared = ["/v1/models", "/v1/requests/"].iter().any(|shared| path.starts_with(shared));
-    is_messages || is_shared && headers.contains_key(ANTHROPIC_VERSION)
+    is_shared || path.starts_with("/v1/") && !is_served(path)
+}
+
+/// Whether an endpoint is at this path, for some method.
+fn is_served(path: &str) -> bool {
+    ENDPOINTS.iter().any(|endpoint| match endpoint.path.split_once('{') {
+        Some((start, _)) => path.starts_with(start),
+        None => path == endpoint.path,
+    })
 }
 
 /// Whether a path is one of Ollama's clients, whatever becomes of the request.

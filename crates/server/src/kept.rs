@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use exo_api::responses::Response;
+use exo_api::responses::{DeltaLen, Response};
 use exo_api::{ChatMessage, ToolCall};
 use exo_stdx::Mutex;
 use exo_types::Principal;
@@ -36,6 +36,8 @@ struct KeptResponse {
     id: String,
     /// As its client got it.
     json: String,
+    /// The deltas that it came in.
+    deltas: Vec<DeltaLen>,
     /// The conversation up to its end, without instructions.
     conversation: Vec<ChatMessage>,
     bytes: usize,
@@ -47,19 +49,27 @@ impl KeptResponses {
         Self { all: Mutex::default(), bytes_max }
     }
 
-    /// Keeps a response and the conversation before it, for `principal`. Makes room at who takes the most.
-    pub fn keep(&self, principal: Principal, response: &Response, mut conversation: Vec<ChatMessage>) {
+    /// Keeps a response, the deltas that it came in and the conversation before it, for `principal`. Makes
+    /// room at who takes the most.
+    pub fn keep(
+        &self,
+        principal: Principal,
+        response: &Response,
+        deltas: &[DeltaLen],
+        mut conversation: Vec<ChatMessage>,
+    ) {
         conversation.push(response.said());
         // Plain values always serialise.
         let Ok(json) = serde_json::to_string(response) else { return };
-        let bytes = json.len() + conversation.iter().map(message_bytes).sum::<usize>();
+        let said_bytes = json.len() + conversation.iter().map(message_bytes).sum::<usize>();
+        let bytes = said_bytes + size_of_val(deltas);
         let id = response.id.clone();
         // No room that others give up would do.
         if bytes > self.bytes_max {
             return;
         }
         let mut all = self.all.lock();
-        all.push(principal, KeptResponse { id, json, conversation, bytes });
+        all.push(principal, KeptResponse { id, json, deltas: deltas.to_vec(), conversation, bytes });
         while all.bytes > self.bytes_max {
             let largest = all.by_principal.iter().max_by_key(|(_, shelf)| shelf.bytes);
             let Some(principal) = largest.map(|(principal, _)| Principal(*principal)) else { return };
@@ -81,6 +91,11 @@ impl KeptResponses {
     /// A response, as JSON.
     pub fn json(&self, principal: Principal, id: &str) -> Option<String> {
         self.find(principal, id, |kept| kept.json.clone())
+    }
+
+    /// A response, as JSON, and the deltas that it came in.
+    pub fn replayed(&self, principal: Principal, id: &str) -> Option<(String, Vec<DeltaLen>)> {
+        self.find(principal, id, |kept| (kept.json.clone(), kept.deltas.clone()))
     }
 
     /// Keeps a response no longer; whether it was there.
@@ -143,7 +158,7 @@ mod tests {
             let head =
                 ResponsesRequest::parse(json!({"model": "m", "input": "x"})).expect("a request").head(id, 1);
             let content = "x".repeat(bytes);
-            kept.keep(principal, &head, vec![ChatMessage { content, ..ChatMessage::default() }]);
+            kept.keep(principal, &head, &[], vec![ChatMessage { content, ..ChatMessage::default() }]);
         };
         keep(bob, "b1", 10);
         for id in ["a1", "a2", "a3"] {

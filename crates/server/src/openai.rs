@@ -112,14 +112,9 @@ pub fn not_found(request: &Request) -> ApiError {
 pub async fn method_not_allowed(request: Request) -> ApiError {
     let path = request.uri().path();
     // OpenAI's, and between the routes of one response.
-    let instead = match path {
-        "/v1/responses/input_tokens" => {
-            "; there is `POST /tokenize`, and `usage` of an answer counts its input"
-        }
-        "/v1/responses/compact" => {
-            "; with `truncation: \"auto\"` the oldest turns are left out where a context is full"
-        }
-        _ => "",
+    let instead = match path == "/v1/responses/compact" {
+        true => "; with `truncation: \"auto\"` the oldest turns are left out where a context is full",
+        false => "",
     };
     let what = format!("{path:.200} does not take {}{instead}", request.method());
     ApiError::invalid(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", what)

@@ -7,41 +7,34 @@ use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response as HttpResponse;
-use exo_api::responses::{Response, ResponseDeleted, ResponseEvent, ResponseStream, ResponsesRequest};
+use bytes::Bytes;
+use exo_api::responses::{
+    InputTokenCount, Replay, Response, ResponseDeleted, ResponseEvent, ResponseStream, ResponsesRequest,
+};
 use exo_api::{BadParam, ChatMessage, GenerateEvent, Summary};
 use exo_types::Principal;
+use futures_util::stream;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::app::App;
+use crate::backlog::Collected;
 use crate::body::json;
 use crate::client_memory::Lease;
 use crate::dialect::Dialect;
 use crate::encode::{Chunks, Whole, push_event};
 use crate::errors::{ApiError, Path};
-use crate::generate::{IncomingRequest, PostedRequest, read, stream, whole};
+use crate::generate::{self, IncomingRequest, PostedRequest, read, whole};
 use crate::kept::message_bytes;
 use crate::resumed::{Resumed, mark};
+use crate::sse::event_stream;
 use crate::ticket::{Origin, recorded};
 
 /// `POST /v1/responses`
 pub async fn create(State(app): State<Arc<App>>, posted: PostedRequest) -> Result<HttpResponse, ApiError> {
-    let IncomingRequest { body, context, mut origin, mut lease } = read(&app, posted, read_body).await?;
+    let IncomingRequest { body, context, mut origin, lease } = read(&app, posted, read_body).await?;
     let (id, principal) = (context.request, context.principal);
-    let asked = match body {
-        Body::Whole(asked) => *asked,
-        Body::Refers(body) => {
-            // Responses that are kept may be megabytes, too.
-            let owner = app.clone();
-            let read = move || {
-                let body = with_items(&owner, principal, body, &mut lease)?;
-                let text = body.to_string();
-                Ok::<_, ApiError>((RecordedRequest::parse(body, &text)?, lease))
-            };
-            let (asked, held) = app.compute.run(read).await??;
-            lease = held;
-            asked
-        }
-    };
+    let (asked, mut lease) = body.into_request(&app, principal, lease).await?;
     let before = before(&app, principal, &asked, &mut origin, &mut lease)?;
     let RecordedRequest { request: mut asked, record } = asked;
     let conversation = asked.conversation(before)?;
@@ -55,9 +48,25 @@ pub async fn create(State(app): State<Arc<App>>, posted: PostedRequest) -> Resul
     }
     let answer = Answering { fold, keep, has_ids: ticket.has_ids(), app: app.clone(), _lease: lease };
     match streams && !ticket.is_whole {
-        true => stream(&app, Dialect::Responses, request, answer, ticket).await,
+        true => generate::stream(&app, Dialect::Responses, request, answer, ticket).await,
         false => whole(&app, Dialect::Responses, request, answer, ticket).await,
     }
+}
+
+/// `POST /v1/responses/input_tokens`
+pub async fn count_input(
+    State(app): State<Arc<App>>,
+    posted: PostedRequest,
+) -> Result<HttpResponse, ApiError> {
+    let IncomingRequest { body, context, mut origin, lease } = read(&app, posted, read_body).await?;
+    let (asked, mut lease) = body.into_request(&app, context.principal, lease).await?;
+    let before = before(&app, context.principal, &asked, &mut origin, &mut lease)?;
+    let mut asked = asked.request;
+    let conversation = asked.conversation(before)?;
+    let count = asked.into_count(conversation, context)?;
+    let answer = app.tokens(Dialect::Responses, count).await?;
+    let (object, input_tokens) = ("response.input_tokens".to_owned(), answer.tokens.len() as u32);
+    Ok(json(&InputTokenCount { object, input_tokens }))
 }
 
 /// A request, and what another node needs of it.
@@ -79,6 +88,29 @@ enum Body {
     Whole(Box<RecordedRequest>),
     /// Some of its items are of responses that are kept.
     Refers(Value),
+}
+
+impl Body {
+    /// The request, with all that it refers to.
+    async fn into_request(
+        self,
+        app: &Arc<App>,
+        principal: Principal,
+        mut lease: Lease,
+    ) -> Result<(RecordedRequest, Lease), ApiError> {
+        let body = match self {
+            Self::Whole(asked) => return Ok((*asked, lease)),
+            Self::Refers(body) => body,
+        };
+        // Responses that are kept may be megabytes, too.
+        let owner = app.clone();
+        let read = move || {
+            let body = with_items(&owner, principal, body, &mut lease)?;
+            let text = body.to_string();
+            Ok::<_, ApiError>((RecordedRequest::parse(body, &text)?, lease))
+        };
+        app.compute.run(read).await?
+    }
 }
 
 const REFERENCE: &str = "item_reference";
@@ -109,9 +141,7 @@ fn with_items(
         if !responses.contains_key(&response) {
             lease.grow(2 * app.kept.bytes(principal, &response).ok_or_else(is_gone)?)?;
             let json = app.kept.json(principal, &response).ok_or_else(is_gone)?;
-            let read =
-                serde_json::from_str(&json).map_err(|_| ApiError::internal("a kept response is no JSON"))?;
-            responses.insert(response.clone(), read);
+            responses.insert(response.clone(), parse_kept(&json)?);
         }
         let mut said = responses[&response]["output"].as_array().into_iter().flatten();
         let found = said.find(|said| said["id"] == *id).ok_or_else(is_gone)?.clone();
@@ -119,6 +149,10 @@ fn with_items(
         *item = found;
     }
     Ok(body)
+}
+
+fn parse_kept<T: DeserializeOwned>(json: &str) -> Result<T, ApiError> {
+    serde_json::from_str(json).map_err(|_| ApiError::internal("a kept response is no JSON"))
 }
 
 /// The conversation that the request goes on from. It takes its room as if it had come with the request, once
@@ -144,6 +178,35 @@ fn before(
         origin.before = before.clone();
     }
     Ok(before)
+}
+
+/// The events of a response that is kept, behind the one of the number `last`: those that it came in, whether
+/// or not it was streamed, so that who has some of them lacks none and gets none twice.
+pub async fn replay(
+    app: &App,
+    principal: Principal,
+    id: &str,
+    last: Option<&str>,
+) -> Result<HttpResponse, ApiError> {
+    let after = Resumed::Responses.had(last)?.event;
+    let is_gone = || gone(id, "response_id");
+    let mut held = Collected::new(&app.room);
+    // As JSON and parsed, then in its items and once more in the event that is written.
+    held.add(4 * app.kept.bytes(principal, id).ok_or_else(is_gone)?)?;
+    let (whole, deltas) = app.kept.replayed(principal, id).ok_or_else(is_gone)?;
+    let parse = move || Ok::<_, ApiError>(Replay::new(parse_kept(&whole)?, deltas, after));
+    let steps = app.compute.run(parse).await??;
+    let texts = steps.filter(|events| !events.is_empty()).map(move |events| {
+        // The room is taken until the client has read to the end.
+        let _ = &held;
+        let mut out = String::new();
+        for event in &events {
+            push(event, &mut out);
+            mark(&mut out, &event.sequence_number);
+        }
+        Bytes::from(out)
+    });
+    Ok(event_stream(stream::iter(texts)))
 }
 
 /// `DELETE /v1/responses/{response}`
@@ -191,7 +254,8 @@ impl Answering {
         if self.fold.is_done()
             && let Some(keep) = self.keep.take()
         {
-            self.app.kept.keep(keep.principal, self.fold.response(), keep.conversation);
+            let (response, deltas) = (self.fold.response(), self.fold.deltas());
+            self.app.kept.keep(keep.principal, response, deltas, keep.conversation);
         }
         events
     }

@@ -42,9 +42,12 @@ impl Claim {
 
     /// For the rest of a stream.
     fn of(headers: &HeaderMap) -> Result<Self, ApiError> {
-        let last = headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).map(str::to_owned);
-        Ok(Self { secret: secret_of(headers)?, last, is_whole: false })
+        Ok(Self { secret: secret_of(headers)?, last: last_event_id(headers), is_whole: false })
     }
+}
+
+fn last_event_id(headers: &HeaderMap) -> Option<String> {
+    headers.get(LAST_EVENT_ID).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }
 
 /// `GET /v1/requests/{request}`: the rest of an answer that outlives its reader, or whose node is lost.
@@ -77,8 +80,8 @@ pub async fn stop(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// `GET /v1/responses/{response}`: one that is kept; for who shows the secret of a stream whose node is lost,
-/// its rest (`stream=true`, `starting_after`), or the whole of it.
+/// `GET /v1/responses/{response}`: one that is kept, or its events (`stream=true`, `starting_after`); for who
+/// shows the secret of a stream whose node is lost, its rest, or the whole of it.
 pub async fn response(
     State(app): State<Arc<App>>,
     Extension(principal): Extension<Principal>,
@@ -87,29 +90,31 @@ pub async fn response(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let streams = query.get("stream").is_some_and(|streams| streams == "true");
-    let goes_on = streams && Claim::is_made(&headers);
     let mut after = None;
     for (name, value) in query {
         // What a response has, it has in whole.
         let asks_for_nothing = name.starts_with("include") || name == "stream" && value == "false";
         match name.as_str() {
-            "stream" if goes_on => {}
-            "starting_after" if goes_on => after = Some(value),
+            "stream" if streams => {}
+            "starting_after" if streams => after = Some(value),
             _ if asks_for_nothing => {}
             _ => {
                 let name: String = name.chars().take(80).collect();
                 let message = format!(
-                    "`{name}` is not supported: a response that is kept comes whole, and a stream whose node is lost goes on \
-                     with `stream=true` and the `exo-resume` of its head"
+                    "`{name}` is not supported: a response that is kept comes whole, or with `stream=true` as its events behind \
+                     `starting_after`"
                 );
                 return Err(BadParam::unsupported(name, message).into());
             }
         }
     }
-    if goes_on {
-        let mut claim = Claim::of(&headers)?;
-        claim.last = after.or(claim.last);
+    let last = after.or_else(|| last_event_id(&headers));
+    if streams && Claim::is_made(&headers) {
+        let claim = Claim { last, ..Claim::of(&headers)? };
         return go_on(app, request_id(&id)?, principal, claim).await;
+    }
+    if streams {
+        return responses::replay(&app, principal, &id, last.as_deref()).await;
     }
     match app.kept.json(principal, &id) {
         Some(kept) => {

@@ -41,6 +41,7 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models", get(models::models))
         .route("/v1/models/{*model}", get(models::model))
         .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::count_input))
         .route("/v1/responses/{response}", get(resume::response).delete(responses::delete))
         .route("/v1/requests/{request}", get(resume::resume).delete(resume::stop))
         .route("/v1/messages", post(messages::messages))

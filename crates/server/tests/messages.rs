@@ -97,6 +97,24 @@ async fn errors_have_the_dialects_shape_on_every_way() {
 }
 
 #[tokio::test]
+async fn who_names_the_dialects_version_is_told_in_its_shape_that_there_is_no_such_route() {
+    let server = start().await;
+    let headers = ["content-type: application/json", "anthropic-version: 2023-06-01"];
+    for line in ["POST /v1/files", "GET /v1/skills", "POST /v1/complete", "POST /v1/chat/completions/"] {
+        let answer = server.send(line, &headers, "{}").await;
+        assert_eq!(error(&answer), "404 not_found_error no_such_route", "{line}");
+    }
+    assert_eq!(server.post("/v1/files", "{}").await.error(), "404 no_such_route");
+    // What is another dialect's alone stays in its shape.
+    for (path, param) in [("/v1/chat/completions", "model"), ("/v1/responses", "model")] {
+        let answer = server.send(&format!("POST {path}"), &headers, "{}").await;
+        assert_eq!(answer.error(), format!("400 missing_required_parameter {param}"), "{path}");
+    }
+    let kept = server.send("GET /v1/responses/resp_0", &headers, "").await;
+    assert_eq!(kept.error(), "404 response_not_found response_id");
+}
+
+#[tokio::test]
 async fn the_key_may_come_in_the_dialects_header() {
     let options = ServerOptions { api_keys: vec![ApiKey::from_key("k1")].into(), ..quick() };
     let server = start_with("127.0.0.1:0", options).await;

@@ -159,13 +159,21 @@ async fn a_result_answers_the_call_of_its_tool() {
     let body = r#"{"model":"good","stream":false,"messages":[
         {"role":"user","content":"Hi"},
         {"role":"assistant","content":"","tool_calls":[{"function":{"name":"a","arguments":{}}},{"function":{"name":"b","arguments":{"x":1}}}]},
-        {"role":"tool","tool_name":"b","content":"2"},{"role":"tool","content":"1"}]}"#;
-    assert_eq!(server.post(CHAT, body).await.status, 200);
-    let asked = server.fake.last.lock().unwrap().clone().unwrap();
-    let [Prompt::Chat { messages }] = asked.prompts.as_slice() else { panic!("no conversation") };
-    let ids: Vec<_> = messages[1].tool_calls.iter().map(|call| Some(call.id.clone())).collect();
-    assert_eq!([&messages[3].tool_call_id, &messages[2].tool_call_id], [&ids[0], &ids[1]]);
-    assert_eq!(messages[3].name.as_deref(), Some("a"));
+        {"role":"tool",NAMED,"content":"2"},{"role":"tool","content":"1"}]}"#;
+    // The older field, and both.
+    for named in [r#""tool_name":"b""#, r#""name":"b""#, r#""name":"a","tool_name":"b""#] {
+        let answer = server.post(CHAT, &body.replace("NAMED", named)).await;
+        assert_eq!(answer.status, 200, "{named}: {}", answer.body);
+        let asked = server.fake.last.lock().unwrap().clone().unwrap();
+        let [Prompt::Chat { messages }] = asked.prompts.as_slice() else { panic!("no conversation") };
+        let ids: Vec<_> = messages[1].tool_calls.iter().map(|call| Some(call.id.clone())).collect();
+        assert_eq!([&messages[3].tool_call_id, &messages[2].tool_call_id], [&ids[0], &ids[1]], "{named}");
+        assert_eq!(messages[3].name.as_deref(), Some("a"), "{named}");
+    }
+    let other = server.post(CHAT, &body.replace("NAMED", r#""name":"c""#)).await;
+    assert_eq!(error(&other), "400 invalid_value messages[2]");
+    let persons = chat_body("good", "").replace(r#""role":"user""#, r#""role":"user","name":"Ann""#);
+    assert_eq!(error(&server.post(CHAT, &persons).await), "400 unknown_parameter messages[0].name");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests fail by panicking
 
 use crate::common::{Answer, Server, quick, start, start_with};
-use exo_api::Prompt;
+use exo_api::{Prompt, TokensQuestion};
 use exo_server::{ApiKey, ServerOptions};
 use serde_json::{Value, json};
 
@@ -81,12 +81,79 @@ async fn a_response_goes_on_from_one_that_is_kept() {
     let path = |id: &Value| format!("/v1/responses/{}", id.as_str().unwrap());
     assert_eq!(server.get(&path(&first["id"])).await.json(), first);
     assert_eq!(server.get(&path(&third["id"])).await.error(), "404 response_not_found response_id");
-    let whole = server.get(&(path(&first["id"]) + "?stream=true")).await;
-    assert_eq!(whole.error(), "400 unsupported_parameter stream");
+    let odd = server.get(&(path(&first["id"]) + "?starting_after=1")).await;
+    assert_eq!(odd.error(), "400 unsupported_parameter starting_after");
+    let unkept = server.get(&(path(&third["id"]) + "?stream=true")).await;
+    assert_eq!(unkept.error(), "404 response_not_found response_id");
     assert_eq!(server.send(&format!("DELETE {}", path(&first["id"])), &[], "").await.json()["deleted"], true);
     let gone = ask(&server, "good", json!({"previous_response_id": first["id"]})).await;
     assert_eq!(gone.error(), "404 response_not_found previous_response_id");
     assert!(gone.body.contains("send the whole conversation as `input`"), "{}", gone.body);
+}
+
+#[tokio::test]
+async fn a_response_that_was_not_streamed_has_its_events_as_well() {
+    let server = start().await;
+    let scored = json!({"include": ["message.output_text.logprobs"], "top_logprobs": 1});
+    let kept = ask(&server, "good", scored).await.json();
+    let path = format!("/v1/responses/{}?stream=true", kept["id"].as_str().unwrap());
+    let told = events(&server.get(&path).await);
+    for (i, event) in told.iter().enumerate() {
+        assert_eq!(event["sequence_number"], i);
+    }
+    assert_eq!(told.last().unwrap()["response"], kept);
+    let deltas: Vec<&Value> = told.iter().filter(|event| event["delta"].is_string()).collect();
+    let texts: Vec<&str> = deltas.iter().map(|event| event["delta"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["The", " answer."]);
+    assert_eq!(deltas[1]["logprobs"][0]["token"], " answer.");
+}
+
+#[tokio::test]
+async fn the_prompt_that_is_counted_is_the_one_that_would_be_answered() {
+    let server = start().await;
+    let first = ask(&server, "thinks-and-calls", json!({})).await.json();
+    let result = json!({"type": "function_call_output", "call_id": "call_1", "output": "Sun."});
+    let more = json!({
+        "model": "good",
+        "instructions": "Be brief.",
+        "previous_response_id": first["id"],
+        "input": [result, {"type": "item_reference", "id": first["output"][1]["id"]}],
+        "tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}],
+        "reasoning": {"effort": "none"},
+    });
+    let counted = server.post("/v1/responses/input_tokens", &more.to_string()).await;
+    assert_eq!(counted.json(), json!({"object": "response.input_tokens", "input_tokens": 5}));
+    assert_eq!(ask(&server, "good", more).await.status, 200);
+    let request = server.fake.last.lock().unwrap().clone().unwrap();
+    let question = server.fake.asked.lock().unwrap().clone().unwrap().question;
+    let TokensQuestion::EncodeChat(chat) = question else { panic!("no conversation") };
+    let [Prompt::Chat { messages }] = request.prompts.as_slice() else { panic!("no conversation") };
+    assert_eq!(messages.len(), 5, "{messages:?}");
+    assert_eq!((&chat.messages, &chat.tools), (messages, &request.tools));
+    assert_eq!((chat.reasoning, chat.opens_answer), (request.reasoning, true));
+}
+
+#[tokio::test]
+async fn a_count_is_refused_for_what_a_response_is_refused_for() {
+    let server = start().await;
+    for (more, expected) in [
+        (json!({"input": []}), "400 invalid_value input"),
+        (json!({"tempo": 1}), "400 unknown_parameter tempo"),
+        (json!({"temperature": 9}), "400 invalid_value temperature"),
+        (json!({"background": true}), "400 unsupported_parameter background"),
+        (json!({"tools": [{"type": "web_search"}]}), "400 unsupported_parameter tools[0].type"),
+        (json!({"previous_response_id": "resp_0"}), "404 response_not_found previous_response_id"),
+        (json!({"input": [{"type": "item_reference", "id": "x"}]}), "404 response_not_found input[0].id"),
+        (json!({"model": "nothing"}), "404 model_not_found model"),
+    ] {
+        assert_eq!(ask(&server, "good", more.clone()).await.error(), expected, "a response to {more}");
+        let mut body = json!({"model": "good", "input": "Hi"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let counted = server.post("/v1/responses/input_tokens", &body.to_string()).await;
+        assert_eq!(counted.error(), expected, "a count of {body}");
+    }
+    let unread = server.post("/v1/responses/input_tokens", "{").await;
+    assert_eq!(unread.error(), "400 invalid_json");
 }
 
 #[tokio::test]

@@ -150,8 +150,26 @@ async fn the_events_of_a_response_go_on_behind_any_number() {
         let refused = server.send(&path, &[&secret, &format!("last-event-id: {wrong}")], "").await;
         assert_eq!(refused.error(), "400 invalid_last_event_id", "{wrong}");
     }
-    let unproven = server.get(&format!("/v1/responses/resp_{id}?stream=true&starting_after=3")).await;
-    assert_eq!(unproven.status, 400, "{}", unproven.body);
+}
+
+#[tokio::test]
+async fn the_events_of_a_response_that_is_kept_are_those_that_it_came_in() {
+    let server = start().await;
+    let began = respond(&server, json!({})).await;
+    let path = format!("/v1/responses/resp_{}?stream=true", ticket(&began).0);
+    let all = server.get(&path).await;
+    assert_eq!((all.status, &all.body), (200, &began.body));
+    assert_eq!(all.header("content-type"), Some("text/event-stream; charset=utf-8"));
+    let events: Vec<&str> = began.body.split_inclusive("\n\n").collect();
+    for number in 0..events.len() {
+        let expected = events[number + 1..].concat();
+        let rest = server.get(&format!("{path}&starting_after={number}")).await;
+        assert_eq!((rest.status, &rest.body), (200, &expected), "behind {number}");
+        let last = format!("last-event-id: {number}");
+        assert_eq!(server.send(&format!("GET {path}"), &[&last], "").await.body, expected, "{last}");
+    }
+    let odd = server.get(&format!("{path}&starting_after=x")).await;
+    assert_eq!(odd.error(), "400 invalid_last_event_id");
 }
 
 #[tokio::test]

@@ -73,6 +73,7 @@ async fn who_asks_a_tokenizer_takes_turns_under_its_own_name() {
         ("GET /tokenizer_info", ""),
         ("POST /api/show", r#"{"model":"good"}"#),
         ("POST /v1/messages/count_tokens", count),
+        ("POST /v1/responses/input_tokens", r#"{"model":"good","input":"Hi"}"#),
     ];
     for (line, body) in asks {
         for key in ["anna", "ben"] {

@@ -21,7 +21,7 @@ pub fn take_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
         let content: String = fields.take("content", "a string")?.unwrap_or_default();
         let reasoning_content: Option<String> = fields.take("thinking", "a string")?;
         let calls: Vec<Value> = fields.take("tool_calls", "an array of calls")?.unwrap_or_default();
-        let tool_name: Option<String> = fields.take("tool_name", "a string")?;
+        let tool_name = take_tool_name(&mut fields, &role)?;
         let named_call: Option<String> = fields.take("tool_call_id", "a string")?;
         OLLAMA_CHAT.check(&mut fields, "messages[].")?;
         fields.finish()?;
@@ -52,6 +52,12 @@ pub fn take_messages(values: Vec<Value>) -> Result<Vec<ChatMessage>, BadParam> {
         messages.push(message);
     }
     Ok(messages)
+}
+
+/// The tool whose result it is, also by the older name of the field, which only results have.
+fn take_tool_name(fields: &mut Fields, role: &str) -> Result<Option<String>, BadParam> {
+    let older: Option<String> = if role == "tool" { fields.take("name", "a string")? } else { None };
+    Ok(fields.take("tool_name", "a string")?.or(older))
 }
 
 fn check_role(path: &str, role: &str, has_no_calls: bool, has_no_thought: bool) -> Result<(), BadParam> {

@@ -1,6 +1,6 @@
 //! The answer of `/v1/responses`.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, Type};
@@ -10,7 +10,7 @@ use crate::summary::{ExoSummary, TokenLogprob};
 use crate::tools::{is_object, tool_call};
 
 /// An answer, whole or so far as it is made. It repeats what the request asked for.
-#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct Response {
     /// `resp_` and the request's id.
     pub id: String,
@@ -102,7 +102,7 @@ impl Response {
 }
 
 /// State of an answer, or of an item of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ResponseStatus {
     /// The answer is being generated.
@@ -116,7 +116,7 @@ pub enum ResponseStatus {
 }
 
 /// Why an answer failed.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ResponseError {
     /// Code of the error; stable, for programs.
     pub code: String,
@@ -125,14 +125,14 @@ pub struct ResponseError {
 }
 
 /// Why an answer is incomplete.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct IncompleteDetails {
     /// `max_output_tokens`: that, or the context, was reached.
     pub reason: String,
 }
 
 /// A part of an answer.
-#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum OutputItem {
     /// What was thought before.
@@ -191,7 +191,7 @@ impl OutputItem {
 }
 
 /// Text that is said.
-#[derive(Clone, PartialEq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct OutputText {
     /// Always `output_text`.
     #[serde(rename = "type")]
@@ -205,7 +205,7 @@ pub struct OutputText {
 }
 
 /// Text that is thought.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ReasoningText {
     /// Always `reasoning_text`.
     #[serde(rename = "type")]
@@ -215,7 +215,7 @@ pub struct ReasoningText {
 }
 
 /// Tokens a request took.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 pub struct ResponseUsage {
     /// Tokens of the prompt.
     pub input_tokens: u32,
@@ -230,7 +230,7 @@ pub struct ResponseUsage {
 }
 
 /// About the prompt's tokens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = ResponseInputTokensDetails)]
 pub struct InputTokensDetails {
     /// Those that were there already.
@@ -240,7 +240,7 @@ pub struct InputTokensDetails {
 }
 
 /// About the generated tokens.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = ResponseOutputTokensDetails)]
 pub struct OutputTokensDetails {
     /// Those that belong to thoughts.
@@ -260,6 +260,15 @@ impl From<Usage> for ResponseUsage {
             total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
         }
     }
+}
+
+/// How many tokens the prompt of a response has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, ToSchema)]
+pub struct InputTokenCount {
+    /// Always `response.input_tokens`.
+    pub object: String,
+    /// All of them: of the instructions, the tools and the conversation, as the model's template prints them.
+    pub input_tokens: u32,
 }
 
 /// An answer that is kept no longer.

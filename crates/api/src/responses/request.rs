@@ -1,4 +1,4 @@
-//! `POST /v1/responses`: the request.
+//! `POST /v1/responses` and `POST /v1/responses/input_tokens`: the request.
 
 use serde_json::{Map, Value, json};
 
@@ -12,6 +12,7 @@ use crate::request::{
     MESSAGES_MAX, RequestContext, SamplingFields, check_results, json_schema, openai_effort, token_bound,
 };
 use crate::table::RESPONSES;
+use crate::tokens::{ChatPrompt, TokensQuestion, TokensRequest};
 use crate::tool_lists::{flat_function, functions_and_hosted};
 use crate::tools::{
     HostedTools, ToolChoice, check_function, check_known, choice_word, no_parameters, take_allowed,
@@ -140,13 +141,10 @@ impl ResponsesRequest {
     /// The request as the node understands it, for a conversation that [`Self::conversation`] gave.
     pub fn into_generate(
         self,
-        mut messages: Vec<ChatMessage>,
+        messages: Vec<ChatMessage>,
         context: RequestContext,
     ) -> Result<GenerateRequest, BadParam> {
-        if let Some(content) = self.repeated.instructions {
-            let role = "system".to_owned();
-            messages.insert(0, ChatMessage { role, content, ..ChatMessage::default() });
-        }
+        let messages = with_instructions(self.repeated.instructions, messages);
         let sampling = self.sampling.params(context.seed, self.logprobs, "top_logprobs")?;
         let prompts = vec![Prompt::Chat { messages }];
         Ok(GenerateRequest {
@@ -157,6 +155,29 @@ impl ResponsesRequest {
             truncates: self.truncates,
             left_out_tools: self.hosted.left_out(context.leaves_out_hosted_tools)?,
             ..context.generate(crate::labels::Endpoint::Responses, self.model, sampling, prompts)
+        })
+    }
+
+    /// What is asked of the tokenizer to count the prompt of a conversation that [`Self::conversation`] gave.
+    /// What a response would be refused for is refused here as well.
+    pub fn into_count(
+        self,
+        messages: Vec<ChatMessage>,
+        context: RequestContext,
+    ) -> Result<TokensRequest, BadParam> {
+        self.sampling.params(context.seed, self.logprobs, "top_logprobs")?;
+        self.hosted.left_out(context.leaves_out_hosted_tools)?;
+        let chat = ChatPrompt {
+            messages: with_instructions(self.repeated.instructions, messages),
+            tools: self.tools,
+            reasoning: self.reasoning,
+            opens_answer: true,
+        };
+        Ok(TokensRequest {
+            model: self.model,
+            question: TokensQuestion::EncodeChat(chat),
+            principal: context.principal,
+            with_pieces: false,
         })
     }
 
@@ -191,6 +212,14 @@ impl ResponsesRequest {
             exo: None,
         }
     }
+}
+
+fn with_instructions(instructions: Option<String>, mut messages: Vec<ChatMessage>) -> Vec<ChatMessage> {
+    if let Some(content) = instructions {
+        let role = "system".to_owned();
+        messages.insert(0, ChatMessage { role, content, ..ChatMessage::default() });
+    }
+    messages
 }
 
 /// What this dialect calls a part of a request.

@@ -4,10 +4,24 @@ use serde_json::json;
 
 use super::answer::{
     IncompleteDetails, OutputItem, OutputText, ReasoningText, Response, ResponseError, ResponseStatus,
+    ResponseUsage,
 };
 use super::event::{ContentPart, EventBody, ResponseEvent};
 use crate::generate::{CallDelta, Delta, FinishReason, GenerateEvent, TokenPiece};
 use crate::summary::{ExoSummary, TokenLogprob};
+
+mod replay;
+
+pub use replay::Replay;
+
+/// How much of an item came in one delta.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeltaLen {
+    /// Bytes of its text.
+    bytes: u32,
+    /// Tokens whose probabilities came with it.
+    logprobs: u32,
+}
 
 /// Folds events into those of a streamed response, and into the whole one.
 pub struct ResponseStream {
@@ -22,13 +36,15 @@ pub struct ResponseStream {
     first: u32,
     /// Tokens whose text has not come yet.
     pending: Vec<TokenPiece>,
+    /// Of all deltas, in their order.
+    deltas: Vec<DeltaLen>,
 }
 
 impl ResponseStream {
     /// For the request of this id, whose answer has this head.
     pub fn new(request: String, head: Response) -> Self {
-        let (has_begun, is_open, pending) = (false, false, Vec::new());
-        Self { request, response: head, has_begun, is_open, next: 0, first: 0, pending }
+        let (has_begun, is_open, pending, deltas) = (false, false, Vec::new(), Vec::new());
+        Self { request, response: head, has_begun, is_open, next: 0, first: 0, pending, deltas }
     }
 
     /// For a client that has the events up to the one of this number: they count, and do not come again.
@@ -41,6 +57,11 @@ impl ResponseStream {
         &self.response
     }
 
+    /// What came in each delta so far, for [`Replay`].
+    pub fn deltas(&self) -> &[DeltaLen] {
+        &self.deltas
+    }
+
     /// Whether it is as whole as it will be.
     pub fn is_done(&self) -> bool {
         self.response.exo.is_some() && self.response.status != ResponseStatus::InProgress
@@ -51,34 +72,50 @@ impl ResponseStream {
         let mut out = Vec::new();
         match event {
             GenerateEvent::Queued { .. } | GenerateEvent::Watched => {}
-            GenerateEvent::Started { .. } => {
-                self.has_begun = true;
-                self.emit(EventBody::Created { response: self.whole() }, &mut out);
-                self.emit(EventBody::InProgress { response: self.whole() }, &mut out);
-            }
+            GenerateEvent::Started { .. } => self.begin(&mut out),
             GenerateEvent::Delta(delta) => self.delta(delta, &mut out),
             GenerateEvent::Finished { reason: FinishReason::Length, .. } => {
-                self.close(ResponseStatus::Incomplete, &mut out);
-                self.response.status = ResponseStatus::Incomplete;
-                let reason = "max_output_tokens".to_owned();
-                self.response.incomplete_details = Some(IncompleteDetails { reason });
+                self.finish(ResponseStatus::Incomplete, &mut out);
             }
-            GenerateEvent::Finished { .. } => {
-                self.close(ResponseStatus::Completed, &mut out);
-                self.response.status = ResponseStatus::Completed;
-            }
+            GenerateEvent::Finished { .. } => self.finish(ResponseStatus::Completed, &mut out),
             GenerateEvent::Done(summary) => {
-                self.response.usage = Some(summary.usage.into());
-                self.response.exo = Some(ExoSummary::new(self.request.clone(), &summary));
-                let response = self.whole();
-                let end = match self.response.status {
-                    ResponseStatus::Incomplete => EventBody::Incomplete { response },
-                    _ => EventBody::Completed { response },
-                };
-                self.emit(end, &mut out);
+                let exo = ExoSummary::new(self.request.clone(), &summary);
+                self.end(Some(summary.usage.into()), Some(exo), &mut out);
             }
         }
         out
+    }
+
+    fn begin(&mut self, out: &mut Vec<ResponseEvent>) {
+        self.has_begun = true;
+        self.emit(EventBody::Created { response: self.whole() }, out);
+        self.emit(EventBody::InProgress { response: self.whole() }, out);
+    }
+
+    /// Nothing more is said: all of it was, or it was cut.
+    fn finish(&mut self, status: ResponseStatus, out: &mut Vec<ResponseEvent>) {
+        self.close(status, out);
+        self.response.status = status;
+        if status == ResponseStatus::Incomplete {
+            let reason = "max_output_tokens".to_owned();
+            self.response.incomplete_details = Some(IncompleteDetails { reason });
+        }
+    }
+
+    /// The last event of an answer that is finished.
+    fn end(
+        &mut self,
+        usage: Option<ResponseUsage>,
+        exo: Option<ExoSummary>,
+        out: &mut Vec<ResponseEvent>,
+    ) {
+        (self.response.usage, self.response.exo) = (usage, exo);
+        let response = self.whole();
+        let end = match self.response.status {
+            ResponseStatus::Incomplete => EventBody::Incomplete { response },
+            _ => EventBody::Completed { response },
+        };
+        self.emit(end, out);
     }
 
     /// The end of an answer that failed, behind all that the client has. Clients take no event before the
@@ -139,7 +176,7 @@ impl ResponseStream {
         if is_text {
             let mut tokens = std::mem::take(&mut self.pending);
             tokens.extend(delta.tokens);
-            self.say(delta.text, tokens, out);
+            self.say(delta.text, tokens.into_iter().map(TokenLogprob::from).collect(), out);
         } else if self.is_saying() || !is_aside && delta.tokens.iter().any(begins_char) {
             self.pending.extend(delta.tokens);
         }
@@ -169,10 +206,11 @@ impl ResponseStream {
         {
             part.text.push_str(&delta);
         }
+        self.note_delta(delta.len(), 0);
         self.emit(EventBody::ReasoningDelta { item_id, output_index, content_index: 0, delta }, out);
     }
 
-    fn say(&mut self, delta: String, tokens: Vec<TokenPiece>, out: &mut Vec<ResponseEvent>) {
+    fn say(&mut self, delta: String, logprobs: Vec<TokenLogprob>, out: &mut Vec<ResponseEvent>) {
         if !self.is_saying() {
             self.close(ResponseStatus::Completed, out);
             let (role, content, status) = ("assistant".to_owned(), Vec::new(), ResponseStatus::InProgress);
@@ -186,13 +224,13 @@ impl ResponseStream {
             }
         }
         let (item_id, output_index) = self.last();
-        let logprobs: Vec<TokenLogprob> = tokens.into_iter().map(TokenLogprob::from).collect();
         if let Some(OutputItem::Message { content, .. }) = self.response.output.last_mut()
             && let Some(part) = content.last_mut()
         {
             part.text.push_str(&delta);
             part.logprobs.extend(logprobs.iter().cloned());
         }
+        self.note_delta(delta.len(), logprobs.len());
         self.emit(EventBody::TextDelta { item_id, output_index, content_index: 0, delta, logprobs }, out);
     }
 
@@ -209,7 +247,13 @@ impl ResponseStream {
         if let Some(OutputItem::FunctionCall { arguments, .. }) = self.response.output.last_mut() {
             arguments.push_str(&call.arguments);
         }
+        self.note_delta(call.arguments.len(), 0);
         self.emit(EventBody::ArgumentsDelta { item_id, output_index, delta: call.arguments }, out);
+    }
+
+    fn note_delta(&mut self, bytes: usize, logprobs: usize) {
+        let [bytes, logprobs] = [bytes, logprobs].map(|len| u32::try_from(len).unwrap_or(u32::MAX));
+        self.deltas.push(DeltaLen { bytes, logprobs });
     }
 
     /// The id of the next item, from what it is a part of: an answer that goes on elsewhere has the same.

@@ -43,6 +43,8 @@ const CHAT_FIELDS: &[Field] = fields! {
     "messages[].tool_calls[].function.description": Hint, "";
     "messages[].tool_name": Honoured,
         "of a result: it answers the first call of that tool that has no answer";
+    "messages[].name": Honoured,
+        "of a result: the older name of `tool_name`, which counts where both are sent";
     "messages[].tool_call_id": Honoured, "of a result: the call that it answers";
     "tools": Honoured,
         "at most 512; where the model's template has a form for calls that is recognised; with `format`, an answer that calls none is of it";

@@ -3,8 +3,11 @@
 use super::Treatment::{Hint, Honoured, Refused};
 use super::{Field, Table};
 
-/// `POST /v1/responses`
-pub const RESPONSES: Table = Table { endpoint: "POST /v1/responses", fields: [RESPONSES_FIELDS, &[]] };
+/// `POST /v1/responses` and `POST /v1/responses/input_tokens`
+pub const RESPONSES: Table = Table {
+    endpoint: "POST /v1/responses` and `POST /v1/responses/input_tokens",
+    fields: [RESPONSES_FIELDS, &[]],
+};
 
 const CACHED: &str = "what was read before is found by itself";
 

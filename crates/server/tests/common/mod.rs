@@ -35,6 +35,8 @@ pub struct Fake {
     pub calls: Mutex<Vec<String>>,
     /// Who asked the tokenizer.
     pub askers: Mutex<Vec<Principal>>,
+    /// What the tokenizer was asked last.
+    pub asked: Mutex<Option<TokensRequest>>,
     pub telemetry: Mutex<TelemetryView>,
     /// What is slow goes on when this says so.
     pub slow: tokio::sync::Notify,
@@ -49,6 +51,7 @@ impl Default for Fake {
             last: Mutex::default(),
             calls: Mutex::default(),
             askers: Mutex::default(),
+            asked: Mutex::default(),
             telemetry: Mutex::default(),
             slow: tokio::sync::Notify::new(),
             view: watch::Sender::new(cluster()),
@@ -408,6 +411,7 @@ impl Facade for Fake {
     fn tokens(&self, request: TokensRequest) -> BoxFuture<'_, Result<TokensAnswer, GenerateError>> {
         self.note(format!("tokens of {}", request.model));
         self.askers.lock().unwrap().push(request.principal);
+        *self.asked.lock().unwrap() = Some(request.clone());
         let tokens = vec![1, 2, 3, 4, 5];
         let pieces: [&[u8]; 5] = [b"a", b"b", b"c", b"d", &[0xe2]];
         let pieces = pieces.iter().filter(|_| request.with_pieces).map(|piece| piece.to_vec()).collect();

@@ -32,7 +32,16 @@ fn run(step: usize, reason: FinishReason) -> (Vec<ResponseEvent>, Response) {
     run_from(start(), step, reason)
 }
 
-fn run_from(mut stream: ResponseStream, step: usize, reason: FinishReason) -> (Vec<ResponseEvent>, Response) {
+fn run_from(stream: ResponseStream, step: usize, reason: FinishReason) -> (Vec<ResponseEvent>, Response) {
+    let (all, stream) = fold(stream, step, reason);
+    (all, stream.response)
+}
+
+fn fold(
+    mut stream: ResponseStream,
+    step: usize,
+    reason: FinishReason,
+) -> (Vec<ResponseEvent>, ResponseStream) {
     let mut all = stream.push(GenerateEvent::Queued { reason: "loading".to_owned() });
     all.extend(stream.push(GenerateEvent::Started { prompt_tokens: 9 }));
     for delta in deltas(step) {
@@ -47,7 +56,7 @@ fn run_from(mut stream: ResponseStream, step: usize, reason: FinishReason) -> (V
     }));
     all.extend(stream.push(GenerateEvent::Done(summary())));
     assert!(stream.is_done());
-    (all, stream.response)
+    (all, stream)
 }
 
 fn json_of(event: &ResponseEvent) -> Value {
@@ -99,6 +108,21 @@ fn a_client_that_has_some_gets_exactly_the_others_and_the_whole_answer_at_the_en
     let failed = start().behind(7).fail("stage_lost", "gone");
     let numbered = failed.iter().map(|event| (event.body.name(), event.sequence_number));
     assert_eq!(numbered.collect::<Vec<_>>(), [("response.failed", 8)]);
+}
+
+#[test]
+fn a_whole_answer_is_told_once_more_in_the_events_that_it_came_in() {
+    let runs = [(1, FinishReason::ToolCalls), (3, FinishReason::Length), (100, FinishReason::ToolCalls)];
+    for (step, reason) in runs {
+        let (all, stream) = fold(start(), step, reason);
+        let json = serde_json::to_string(stream.response()).unwrap();
+        for had in 0..=all.len() {
+            let after = had.checked_sub(1).map(|last| last as u32);
+            let whole = serde_json::from_str(&json).unwrap();
+            let told = Replay::new(whole, stream.deltas().to_vec(), after).flatten();
+            assert_eq!(told.collect::<Vec<_>>(), all[had..], "in steps of {step}, behind {after:?}");
+        }
+    }
 }
 
 #[test]
@@ -182,6 +206,8 @@ fn probabilities_come_with_text_and_not_with_every_end() {
     assert_eq!(lines, expected);
     let whole = serde_json::to_value(stream.response()).unwrap();
     assert_eq!(whole["output"][0]["content"][0]["logprobs"].as_array().map(Vec::len), Some(3));
+    let again = Replay::new(stream.response().clone(), stream.deltas().to_vec(), None).flatten();
+    assert_eq!(again.take(all.len()).collect::<Vec<_>>(), all);
 }
 
 #[test]
