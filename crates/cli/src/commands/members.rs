@@ -70,8 +70,11 @@ pub async fn admit(config: &Config, args: &Admit) -> anyhow::Result<()> {
 
 /// Lets one in that asks, or refuses it.
 async fn one(client: &Client, view: &ClusterView, node: &str, args: &Admit) -> anyhow::Result<()> {
-    let known = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
-    let id = pick(node, known, "node that asks to join")?;
+    let asking = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
+    let others = view.other_clusters.iter().map(|other| (other.node.as_str(), other.name.as_str()));
+    // The node says why it does not let in one of another cluster.
+    let asked = pick(node, asking, "node that asks to join");
+    let id = asked.or_else(|error| pick(node, others, "node").map_err(|_| error))?;
     if args.refuse {
         client.delete(&format!("/exo/v1/join_requests/{id}")).await?;
         return ui::json_or(args.json.json, &json!({"node": id, "is_refused": true}), || {
