@@ -72,6 +72,8 @@ const LEFT: &str = "left.json";
 const LEFT_MAX: usize = 16;
 /// The file of silenced alerts.
 const SILENCES: &str = "silences.json";
+/// The file of members that said goodbye.
+const ENDED: &str = "ended.json";
 /// How the log of trust begins; the encoded entries follow.
 const TRUST_FORMAT: &[u8] = b"exo log of trust 1\n";
 
@@ -205,7 +207,7 @@ impl DataDir {
     /// cluster or says that this has to be done again.
     pub fn leave(&self) -> Result<bool, FilesError> {
         let is_known = self.remember_left()?;
-        for name in ["peers.json", "epoch.json", WINDOW, SILENCES, TRUST, JOURNAL, "node.key"] {
+        for name in ["peers.json", ENDED, "epoch.json", WINDOW, SILENCES, TRUST, JOURNAL, "node.key"] {
             let path = self.path.join(name);
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -330,9 +332,10 @@ impl DataDir {
     }
 
     /// Moves those of the small files aside that are damaged, and says which. What they said is made up for:
-    /// addresses are found anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the
-    /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more. Without
-    /// the clusters that this node left the window counts as over, too: it joins no one by itself.
+    /// addresses are found anew, members that ended count as lost, the window counts as over, and the epoch
+    /// goes on far above `epoch_seen`, the last one that the journal knows, so that none is led twice. Alerts
+    /// are not silenced any more. Without the clusters that this node left the window counts as over, too: it
+    /// joins no one by itself.
     pub fn mend(&self, epoch_seen: u64, me: NodeId) -> Result<Vec<String>, FilesError> {
         let mut said = Vec::new();
         let mut aside = |error: FilesError| match error {
@@ -343,6 +346,9 @@ impl DataDir {
             other => Err(other),
         };
         if let Err(error) = self.peers() {
+            aside(error)?;
+        }
+        if let Err(error) = self.ended() {
             aside(error)?;
         }
         if let Err(error) = self.silences() {
@@ -385,6 +391,17 @@ impl DataDir {
     pub fn set_peers(&self, peers: &BTreeMap<NodeId, Vec<SocketAddr>>) -> Result<(), FilesError> {
         let named: BTreeMap<String, &Vec<SocketAddr>> = peers.iter().map(|(n, a)| (n.to_full(), a)).collect();
         self.write("peers.json", &serde_json::to_vec_pretty(&named).unwrap_or_default())
+    }
+
+    /// Members that said goodbye and were not there since, each with when that was, in seconds since 1970.
+    pub fn ended(&self) -> Result<BTreeMap<String, u64>, FilesError> {
+        Ok(self.read_json(ENDED)?.unwrap_or_default())
+    }
+
+    /// Keeps them.
+    pub fn set_ended(&self, ended: &BTreeMap<NodeId, u64>) -> Result<(), FilesError> {
+        let named: BTreeMap<String, u64> = ended.iter().map(|(node, at)| (node.to_full(), *at)).collect();
+        self.write(ENDED, &serde_json::to_vec_pretty(&named).unwrap_or_default())
     }
 
     /// What was silenced, until when.

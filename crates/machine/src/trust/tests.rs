@@ -1,6 +1,7 @@
 //! A disk that is not sure of a write, and a move that comes meanwhile.
 
 mod addresses;
+mod goodbyes;
 
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::HeldModel;
@@ -88,6 +89,7 @@ impl Lone {
             state: State::default(),
             trust: founded(&key, 1),
             addresses: BTreeMap::new(),
+            ended: BTreeMap::new(),
             samples,
             models: Vec::new(),
             disk_room: exo_types::DiskRoom::default(),
