@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use exo_machine::LeftCluster;
+use exo_transport::NodeKey;
 use exo_trust::{Entry, TrustLog};
 use exo_types::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
@@ -247,6 +248,16 @@ impl DataDir {
         Ok(true)
     }
 
+    /// Whether the log of trust says that this node was removed from its cluster; not if that, or the key,
+    /// cannot be read.
+    pub fn is_removed(&self) -> bool {
+        let Ok(Some(entries)) = self.trust() else { return false };
+        let entries: Result<Vec<_>, _> = entries.iter().map(|bytes| Entry::decode(bytes)).collect();
+        let log = entries.ok().and_then(|entries| TrustLog::from_entries(entries).ok().flatten());
+        let key = NodeKey::load_or_create(&self.path.join("node.key"));
+        matches!((log, key), (Some(log), Ok(key)) if log.view().removed().contains_key(&key.node_id()))
+    }
+
     /// The clusters that this node left, the last one last.
     pub fn left(&self) -> Result<Vec<LeftCluster>, FilesError> {
         Ok(self.read_json(LEFT)?.unwrap_or_default())
@@ -470,7 +481,6 @@ pub fn running_api(data_dir: &Path) -> Option<RunningApi> {
 
 #[cfg(test)]
 mod tests {
-    use exo_transport::NodeKey;
     use exo_trust::{Act, Statement};
 
     use super::*;
@@ -591,6 +601,25 @@ mod tests {
         data.set_trust(&[vec![1]]).unwrap();
         assert!(!data.leave().unwrap(), "which one it was cannot be read");
         assert_eq!(clusters().len(), 16);
+    }
+
+    #[test]
+    fn the_log_of_trust_says_whether_this_node_was_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert!(!data.is_removed(), "it never was in a cluster");
+        let me = NodeKey::load_or_create(&dir.path().join("node.key")).unwrap().node_id();
+        let (founder, mut log) = (NodeKey::from_seed(&[1; 32]), log_of(1, false));
+        for (act, is_removed) in [
+            (Act::Admit { node: me, name: "me".to_owned() }, false),
+            (Act::Remove { node: me, reason: String::new() }, true),
+        ] {
+            let statement = log.statement(founder.node_id(), 2, act).unwrap();
+            let signature = founder.sign(&statement.to_sign());
+            log.insert(statement.signed(signature)).unwrap();
+            data.set_trust(&written(&log)).unwrap();
+            assert_eq!(data.is_removed(), is_removed);
+        }
     }
 
     #[test]
