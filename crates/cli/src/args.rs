@@ -406,9 +406,10 @@ pub enum Command {
     )]
     Stop,
     /// Make this node new again: it forgets its cluster and its key, and keeps its models
-    #[command(after_help = "Examples:\n  exo leave\n  exo leave --yes    without a question\n\n\
-                            For a node that was removed, whose cluster has lost all its admins, or that is to join another one. End \
-                            the node first (`exo stop`).\nOther members show it as lost until `exo remove NODE` there.")]
+    #[command(after_help = "Examples:\n  exo stop && exo leave\n  exo leave --yes    without a question\n\n\
+                            For a node that was removed, whose cluster has lost all its admins, or that is to join another one. A \
+                            node that runs is ended first (`exo stop`).\nOther members show it as left until `exo remove NODE` on \
+                            an admin there; one that was removed is not shown.")]
     Leave {
         /// Do it without asking
         #[arg(long)]

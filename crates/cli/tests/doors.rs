@@ -252,7 +252,9 @@ fn a_removed_node_is_told_keeps_its_models_and_becomes_new_on_request() {
     let unasked = leave(&["leave"]);
     assert!(stderr(&unasked).contains("add --yes"), "{}", stderr(&unasked));
     let key = std::fs::read(data_dir.join("node.key")).unwrap();
-    good(leave(&["leave", "--yes"]));
+    let left = leave(&["leave", "--yes"]);
+    assert!(left.status.success(), "{}", stderr(&left));
+    assert!(!flat(&stdout(&left)).contains("takes it off"), "it is off: {}", stdout(&left));
     let anew = Node::start_in(&data_dir, Start { name: "anew", group: "removed-anew", ..Start::default() });
     assert_ne!(std::fs::read(data_dir.join("node.key")).unwrap(), key);
     assert_eq!(anew.sees(), ["anew"]);
@@ -270,6 +272,7 @@ fn a_node_does_not_go_back_on_sight_to_the_cluster_that_it_left_and_a_code_bring
     let mut leave = exo(&["leave", "--yes"]);
     let left = finish(leave.arg("--data-dir").arg(&data_dir), SOON);
     assert!(left.status.success() && flat(&stdout(&left)).contains("but not the one it left"), "{left:?}");
+    assert!(flat(&stdout(&left)).contains("`exo remove` on an admin there takes it off"), "{left:?}");
 
     let start = Start { name, group: "left", ..Start::default() };
     let mut anew = Node::start_in(&data_dir, start.clone());

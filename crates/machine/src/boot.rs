@@ -64,6 +64,9 @@ pub struct Boot {
     pub trust: TrustLog,
     /// Where members were reached in earlier runs.
     pub addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// Members that said goodbye in earlier runs and were not there since, each with when that was, in
+    /// seconds since 1970.
+    pub ended: BTreeMap<NodeId, u64>,
     /// The machine.
     pub samples: Samples,
     /// The models on disk.

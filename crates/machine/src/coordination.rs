@@ -298,7 +298,7 @@ impl NodeMachine {
             Written::Replaced(replaced) => self.replaced(replaced),
             Written::Trust(trust) => self.trust_written(trust),
             Written::Snapshot(head) => self.log.folded(head),
-            Written::Addresses => {}
+            Written::Addresses | Written::Ended => {}
         }
     }
 
@@ -380,6 +380,7 @@ impl NodeMachine {
                 "the journal is not folded; it goes on growing"
             }
             Unwritten::Addresses => "addresses are not remembered",
+            Unwritten::Ended => "which members have ended is not remembered",
         };
         self.notice(Notice::Warning(format!("{what}: {reason}")));
     }

@@ -1,6 +1,6 @@
 //! Everything a node wants done, as plain values. Most effects are answered by an input with the same id.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,6 +164,9 @@ pub enum Write {
     Trust(Vec<Vec<u8>>),
     /// Where members were reached, for the next start.
     Addresses(Vec<(NodeId, Vec<SocketAddr>)>),
+    /// Members that said goodbye and were not there since, for the next start; each with when that was, in
+    /// seconds since 1970.
+    Ended(BTreeMap<NodeId, u64>),
 }
 
 /// What of a model is fetched.

@@ -55,9 +55,9 @@ pub enum NotLetIn {
 pub enum JoinFailure {
     #[error("this node is joining already")]
     IsJoining,
-    #[error("this node was removed from its cluster; `exo leave` makes it a new one first")]
+    #[error("this node was removed from its cluster; `exo stop` and `exo leave` make it a new one first")]
     WasRemoved,
-    #[error("this node is a member of a cluster of {members}; `exo leave` makes it a new one first")]
+    #[error("this node is a member of a cluster of {members}; `exo stop` and `exo leave` make it a new one first")]
     IsMember { members: usize },
     #[error("requests run on this node, and joining would end them; try again when they are done")]
     IsBusy,

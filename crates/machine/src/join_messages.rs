@@ -116,7 +116,7 @@ impl JoinRefusal {
             Self::OtherGroup => "it belongs to another group".to_owned(),
             Self::OtherCluster => "it is of another cluster".to_owned(),
             Self::Removed => {
-                "this node was removed from the cluster, for good; `exo leave` makes it a new one".to_owned()
+                "this node was removed from the cluster, for good; `exo stop` and `exo leave` make it a new one".to_owned()
             }
             Self::RefusedByPerson => {
                 "a person there has refused this node; it is not shown there again for an \

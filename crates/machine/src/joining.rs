@@ -396,6 +396,10 @@ impl Joining {
                 _ => drop(self.strangers.remove(&node)),
             }
         } else {
+            if self.requests.seen(node, is_fresh) {
+                tracing::trace!(peer = %node, "who asked to join has a cluster by now");
+                out.push(JoiningOutput::Stale);
+            }
             let is_member = ctx.members.contains(&node);
             // Who let this node in is asked again if no log comes of it.
             if !is_member || self.members().contains(&node) {
@@ -458,6 +462,12 @@ impl Joining {
         let mut hosts = BTreeSet::new();
         others.retain(|(.., address)| hosts.insert(address.ip()));
         others.into_iter().map(|(_, node, s, address)| (node, s.name.as_str(), address)).collect()
+    }
+
+    /// What a node is called that discovery sees and that has a cluster of its own, as it says.
+    pub fn in_other_cluster(&self, node: NodeId) -> Option<&str> {
+        let stranger = self.strangers.get(&node).filter(|s| s.is_discovered && !s.is_fresh)?;
+        Some(&stranger.name)
     }
 
     /// Whether a node nearby said no when this one asked to be let in, and nothing else since, and answers.

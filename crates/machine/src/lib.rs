@@ -154,6 +154,8 @@ pub struct NodeMachine {
     /// Of whom it was said that they are gone, and not since that they are here: when that was, in seconds
     /// since 1970.
     gone_since: BTreeMap<NodeId, u64>,
+    /// Members that said goodbye and were not there since, and when that was, over restarts of this node.
+    ended: BTreeMap<NodeId, u64>,
     /// Another cluster's log is on its way to disk, in place of this one's.
     moving_in: Option<MoveIn>,
     /// The addresses that were last written.

@@ -138,6 +138,9 @@ impl NodeMachine {
             let name = self.name_of(node);
             self.notice(Notice::Up { name });
         }
+        if self.ended.remove(&node).is_some() {
+            self.keep_ended();
+        }
         self.view_changed();
         #[cfg(feature = "planted")]
         if self.has_bug(crate::planted::Bug::UpUnsaid) {
@@ -155,8 +158,8 @@ impl NodeMachine {
         // Of one that was removed nothing is kept: no one is told that it is away.
         let is_member = self.members_known().contains(&node);
         if is_member {
-            let status = if reason == LossReason::Left { NodeStatus::Left } else { NodeStatus::Lost };
-            self.set_status(node, status);
+            let has_ended = self.note_goodbye(node, reason);
+            self.set_status(node, if has_ended { NodeStatus::Left } else { NodeStatus::Lost });
         }
         // A node that is only suspected in between was not here: it went once.
         let is_news = !self.gone_since.contains_key(&node);
@@ -178,6 +181,31 @@ impl NodeMachine {
             return;
         }
         self.feed_coordinator(CoordinatorInput::NodeLost(node));
+    }
+
+    /// Whether a member that is gone said goodbye, in this run or in an earlier one since which it was not
+    /// there.
+    fn note_goodbye(&mut self, node: NodeId, reason: LossReason) -> bool {
+        let is_known = self.ended.contains_key(&node);
+        match reason {
+            LossReason::NeverSeen => return is_known,
+            LossReason::Left if is_known => return true,
+            LossReason::Left => {
+                self.ended.insert(node, self.now.unix_s);
+            }
+            _ if !is_known => return false,
+            // It came back while this node was not there, and was lost then.
+            _ => {
+                self.ended.remove(&node);
+                self.gone_since.remove(&node);
+            }
+        }
+        self.keep_ended();
+        reason == LossReason::Left
+    }
+
+    fn keep_ended(&mut self) {
+        self.writes.ended(self.awake.ran(), self.ended.clone(), &mut self.out);
     }
 
     fn coordinator_changed(&mut self, epoch: Epoch, coordinator: NodeId) {
@@ -234,6 +262,11 @@ impl NodeMachine {
         self.feed_membership(Input::Members(members.clone()));
         // Behind what was fed: who is removed while it is gone went once.
         self.gone_since.retain(|node, _| members.contains(node));
+        let ended = self.ended.len();
+        self.ended.retain(|node, _| members.contains(node));
+        if self.ended.len() < ended {
+            self.keep_ended();
+        }
         self.tell_members();
         self.advertise();
         self.keep_addresses();

@@ -105,7 +105,7 @@ impl fmt::Display for Notice {
             }
             Self::StaysAway { by } => write!(
                 f,
-                "this node left the cluster of {} and does not join it by itself; `exo invite` there, and `exo join` here with the code, bring it back",
+                "this node left the cluster of {} and does not join it by itself; `exo invite` on an admin there, and `exo join` here with the code, bring it back",
                 name(by)
             ),
             Self::Up { name: called } => write!(f, "{} is here", name(called)),
@@ -115,7 +115,7 @@ impl fmt::Display for Notice {
             Self::Coordinator { name: called } => write!(f, "{} coordinates the cluster", name(called)),
             Self::Removed { by } => write!(
                 f,
-                "{} removed this node from its cluster, for good; its models stay. To begin anew, end it and type `exo leave`",
+                "{} removed this node from its cluster, for good; its models stay. To begin anew, `exo stop` and `exo leave`",
                 name(by)
             ),
             Self::Forked { node, name: called } => write!(

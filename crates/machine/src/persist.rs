@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use exo_cluster::{AppendId, Event, State};
 use exo_trust::{Entry, TrustLog};
-use exo_types::{Ancestors, Epoch, LogHead, Time};
+use exo_types::{Ancestors, Epoch, LogHead, NodeId, Time};
 
 use crate::{Effect, PersistId, ReplyId, Write, WriteFailure};
 
@@ -97,6 +97,7 @@ pub(crate) enum Written {
     Trust(Durable<TrustWrite>),
     Snapshot(LogHead),
     Addresses,
+    Ended,
 }
 
 /// What a write is for that is on its way, or did not happen.
@@ -109,6 +110,7 @@ pub(crate) enum Unwritten {
     Trust(TrustWrite),
     Snapshot(LogHead),
     Addresses,
+    Ended,
 }
 
 /// Writes on their way to disk, and what follows from each. Their times are those in which the machine ran:
@@ -155,6 +157,10 @@ impl Writes {
 
     pub(crate) fn addresses(&mut self, now: Time, write: Write, out: &mut Vec<Effect>) {
         self.begin(now, write, Unwritten::Addresses, out);
+    }
+
+    pub(crate) fn ended(&mut self, now: Time, ended: BTreeMap<NodeId, u64>, out: &mut Vec<Effect>) {
+        self.begin(now, Write::Ended(ended), Unwritten::Ended, out);
     }
 
     fn begin(&mut self, now: Time, write: Write, waiting: Unwritten, out: &mut Vec<Effect>) {
@@ -241,6 +247,7 @@ impl Unwritten {
             Self::Trust(trust) => Written::Trust(Durable(trust)),
             Self::Snapshot(head) => Written::Snapshot(head),
             Self::Addresses => Written::Addresses,
+            Self::Ended => Written::Ended,
         }
     }
 }

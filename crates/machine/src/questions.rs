@@ -17,6 +17,10 @@ use crate::{ActRefusal, Answer, Limits, ModelHolders, NodeMachine, Question, Rep
 /// Models that an error names.
 const NAMED_MAX: usize = 20;
 
+/// Behind the name of a node that a person lets in and that has a cluster of its own.
+const IN_OTHER_CLUSTER: &str = "is in another cluster and does not ask to join: `exo stop`, `exo leave` and `exo` anew there, then \
+                                `exo join CODE` there with a code of `exo invite` here bring it in";
+
 fn not_asking(node: NodeId) -> AdminError {
     AdminError::NotFound { what: "join request", name: node.to_full() }
 }
@@ -71,7 +75,14 @@ impl NodeMachine {
     fn invite(&mut self, reply: ReplyId, node: NodeId) -> Result<(), AdminError> {
         self.check_admin()?;
         let has_asked = self.with_joining(|joining, _, out| joining.invite(node, reply, out));
-        if has_asked { Ok(()) } else { Err(not_asking(node)) }
+        match self.joining.in_other_cluster(node) {
+            _ if has_asked => Ok(()),
+            None => Err(not_asking(node)),
+            Some(name) => {
+                let message = format!("{name} {IN_OTHER_CLUSTER}");
+                Err(AdminError::Conflict { message })
+            }
+        }
     }
 
     /// The refusal ends an admission that is not signed. What is signed may be on disk, and only a removal

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use exo_machine::LeftCluster;
+use exo_transport::NodeKey;
 use exo_trust::{Entry, TrustLog};
 use exo_types::{Epoch, NodeId};
 use serde::{Deserialize, Serialize};
@@ -72,6 +73,8 @@ const LEFT: &str = "left.json";
 const LEFT_MAX: usize = 16;
 /// The file of silenced alerts.
 const SILENCES: &str = "silences.json";
+/// The file of members that said goodbye.
+const ENDED: &str = "ended.json";
 /// How the log of trust begins; the encoded entries follow.
 const TRUST_FORMAT: &[u8] = b"exo log of trust 1\n";
 
@@ -205,7 +208,7 @@ impl DataDir {
     /// cluster or says that this has to be done again.
     pub fn leave(&self) -> Result<bool, FilesError> {
         let is_known = self.remember_left()?;
-        for name in ["peers.json", "epoch.json", WINDOW, SILENCES, TRUST, JOURNAL, "node.key"] {
+        for name in ["peers.json", ENDED, "epoch.json", WINDOW, SILENCES, TRUST, JOURNAL, "node.key"] {
             let path = self.path.join(name);
             match std::fs::remove_file(&path) {
                 Err(source) if source.kind() != io::ErrorKind::NotFound => {
@@ -243,6 +246,16 @@ impl DataDir {
         let skipped = left.len().saturating_sub(LEFT_MAX);
         self.set_left(&left[skipped..])?;
         Ok(true)
+    }
+
+    /// Whether the log of trust says that this node was removed from its cluster; not if that, or the key,
+    /// cannot be read.
+    pub fn is_removed(&self) -> bool {
+        let Ok(Some(entries)) = self.trust() else { return false };
+        let entries: Result<Vec<_>, _> = entries.iter().map(|bytes| Entry::decode(bytes)).collect();
+        let log = entries.ok().and_then(|entries| TrustLog::from_entries(entries).ok().flatten());
+        let key = NodeKey::load_or_create(&self.path.join("node.key"));
+        matches!((log, key), (Some(log), Ok(key)) if log.view().removed().contains_key(&key.node_id()))
     }
 
     /// The clusters that this node left, the last one last.
@@ -330,9 +343,10 @@ impl DataDir {
     }
 
     /// Moves those of the small files aside that are damaged, and says which. What they said is made up for:
-    /// addresses are found anew, the window counts as over, and the epoch goes on far above `epoch_seen`, the
-    /// last one that the journal knows, so that none is led twice. Alerts are not silenced any more. Without
-    /// the clusters that this node left the window counts as over, too: it joins no one by itself.
+    /// addresses are found anew, members that ended count as lost, the window counts as over, and the epoch
+    /// goes on far above `epoch_seen`, the last one that the journal knows, so that none is led twice. Alerts
+    /// are not silenced any more. Without the clusters that this node left the window counts as over, too: it
+    /// joins no one by itself.
     pub fn mend(&self, epoch_seen: u64, me: NodeId) -> Result<Vec<String>, FilesError> {
         let mut said = Vec::new();
         let mut aside = |error: FilesError| match error {
@@ -343,6 +357,9 @@ impl DataDir {
             other => Err(other),
         };
         if let Err(error) = self.peers() {
+            aside(error)?;
+        }
+        if let Err(error) = self.ended() {
             aside(error)?;
         }
         if let Err(error) = self.silences() {
@@ -385,6 +402,17 @@ impl DataDir {
     pub fn set_peers(&self, peers: &BTreeMap<NodeId, Vec<SocketAddr>>) -> Result<(), FilesError> {
         let named: BTreeMap<String, &Vec<SocketAddr>> = peers.iter().map(|(n, a)| (n.to_full(), a)).collect();
         self.write("peers.json", &serde_json::to_vec_pretty(&named).unwrap_or_default())
+    }
+
+    /// Members that said goodbye and were not there since, each with when that was, in seconds since 1970.
+    pub fn ended(&self) -> Result<BTreeMap<String, u64>, FilesError> {
+        Ok(self.read_json(ENDED)?.unwrap_or_default())
+    }
+
+    /// Keeps them.
+    pub fn set_ended(&self, ended: &BTreeMap<NodeId, u64>) -> Result<(), FilesError> {
+        let named: BTreeMap<String, u64> = ended.iter().map(|(node, at)| (node.to_full(), *at)).collect();
+        self.write(ENDED, &serde_json::to_vec_pretty(&named).unwrap_or_default())
     }
 
     /// What was silenced, until when.
@@ -453,7 +481,6 @@ pub fn running_api(data_dir: &Path) -> Option<RunningApi> {
 
 #[cfg(test)]
 mod tests {
-    use exo_transport::NodeKey;
     use exo_trust::{Act, Statement};
 
     use super::*;
@@ -574,6 +601,25 @@ mod tests {
         data.set_trust(&[vec![1]]).unwrap();
         assert!(!data.leave().unwrap(), "which one it was cannot be read");
         assert_eq!(clusters().len(), 16);
+    }
+
+    #[test]
+    fn the_log_of_trust_says_whether_this_node_was_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        assert!(!data.is_removed(), "it never was in a cluster");
+        let me = NodeKey::load_or_create(&dir.path().join("node.key")).unwrap().node_id();
+        let (founder, mut log) = (NodeKey::from_seed(&[1; 32]), log_of(1, false));
+        for (act, is_removed) in [
+            (Act::Admit { node: me, name: "me".to_owned() }, false),
+            (Act::Remove { node: me, reason: String::new() }, true),
+        ] {
+            let statement = log.statement(founder.node_id(), 2, act).unwrap();
+            let signature = founder.sign(&statement.to_sign());
+            log.insert(statement.signed(signature)).unwrap();
+            data.set_trust(&written(&log)).unwrap();
+            assert_eq!(data.is_removed(), is_removed);
+        }
     }
 
     #[test]

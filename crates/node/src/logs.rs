@@ -340,11 +340,11 @@ mod tests {
     fn small_files_that_are_damaged_are_made_up_for() {
         let dir = tempfile::tempdir().unwrap();
         drop(open(dir.path(), false).unwrap());
-        for name in ["peers.json", "epoch.json", "window.json"] {
+        for name in ["peers.json", "ended.json", "epoch.json", "window.json"] {
             std::fs::write(dir.path().join(name), b"{\"").unwrap();
         }
         let logs = open(dir.path(), false).unwrap();
-        assert_eq!(logs.mended.len(), 3, "{:?}", logs.mended);
+        assert_eq!(logs.mended.len(), 4, "{:?}", logs.mended);
         let data = DataDir::open(dir.path()).unwrap();
         assert!(data.epoch().unwrap().is_some_and(|epoch| epoch.counter >= 1 << 14));
         assert!(data.window_time().unwrap().ran_s > JOIN_WINDOW_S);

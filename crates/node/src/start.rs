@@ -187,7 +187,8 @@ fn boot(
         entries: logs.entries,
         state: logs.state,
         trust: logs.trust,
-        addresses: remembered(data)?,
+        addresses: by_node(data.peers()?),
+        ended: by_node(data.ended()?),
         samples,
         models,
         disk_room,
@@ -405,9 +406,8 @@ fn open_devices(
     Ok((compute, node, warnings))
 }
 
-fn remembered(data: &DataDir) -> Result<BTreeMap<NodeId, Vec<SocketAddr>>, StartError> {
-    let named = data.peers()?;
-    Ok(named.into_iter().filter_map(|(node, addresses)| Some((node.parse().ok()?, addresses))).collect())
+fn by_node<T>(named: BTreeMap<String, T>) -> BTreeMap<NodeId, T> {
+    named.into_iter().filter_map(|(node, what)| Some((node.parse().ok()?, what))).collect()
 }
 
 /// Starts discovery; without multicast the node goes on and says so.

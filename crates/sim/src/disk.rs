@@ -23,6 +23,8 @@ pub enum File {
     Trust,
     /// Addresses of members.
     Addresses,
+    /// Members that said goodbye.
+    Ended,
 }
 
 /// Which file a write goes to.
@@ -32,6 +34,7 @@ pub fn file_of(write: &Write) -> File {
         Write::Append { .. } | Write::Snapshot { .. } | Write::Replace { .. } => File::Log,
         Write::Trust(_) => File::Trust,
         Write::Addresses(_) => File::Addresses,
+        Write::Ended(_) => File::Ended,
     }
 }
 
@@ -50,6 +53,8 @@ pub struct Content {
     pub trust: TrustLog,
     /// Where members were reached.
     pub addresses: BTreeMap<NodeId, Vec<SocketAddr>>,
+    /// Members that said goodbye, and when.
+    pub ended: BTreeMap<NodeId, u64>,
 }
 
 impl Content {
@@ -109,8 +114,8 @@ pub struct Disk {
 impl Disk {
     /// A disk with these logs on it.
     pub fn new(trust: TrustLog, entries: Vec<Vec<u8>>) -> Self {
-        let (ancestors, addresses) = (Ancestors::default(), BTreeMap::new());
-        let content = Content { epoch: None, base: None, ancestors, entries, trust, addresses };
+        let (ancestors, addresses, ended) = (Ancestors::default(), BTreeMap::new(), BTreeMap::new());
+        let content = Content { epoch: None, base: None, ancestors, entries, trust, addresses, ended };
         let mut disk = Self {
             content,
             state: State::default(),
@@ -293,6 +298,7 @@ impl Disk {
                 }
             }
             Write::Addresses(addresses) => self.content.addresses = addresses.into_iter().collect(),
+            Write::Ended(ended) => self.content.ended = ended,
         }
     }
 

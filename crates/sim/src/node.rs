@@ -280,6 +280,7 @@ impl Node {
             state,
             trust: content.trust.clone(),
             addresses: content.addresses.clone(),
+            ended: content.ended.clone(),
             samples: self.samples(),
             models: self.models(),
             disk_room: DiskRoom::default(),

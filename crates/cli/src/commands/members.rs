@@ -70,8 +70,11 @@ pub async fn admit(config: &Config, args: &Admit) -> anyhow::Result<()> {
 
 /// Lets one in that asks, or refuses it.
 async fn one(client: &Client, view: &ClusterView, node: &str, args: &Admit) -> anyhow::Result<()> {
-    let known = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
-    let id = pick(node, known, "node that asks to join")?;
+    let asking = view.join_requests.iter().map(|r| (r.node.as_str(), r.name.as_str()));
+    let others = view.other_clusters.iter().map(|other| (other.node.as_str(), other.name.as_str()));
+    // The node says why it does not let in one of another cluster.
+    let asked = pick(node, asking, "node that asks to join");
+    let id = asked.or_else(|error| pick(node, others, "node").map_err(|_| error))?;
     if args.refuse {
         client.delete(&format!("/exo/v1/join_requests/{id}")).await?;
         return ui::json_or(args.json.json, &json!({"node": id, "is_refused": true}), || {
@@ -153,16 +156,19 @@ pub fn leave(config: &Config, is_sure: bool) -> anyhow::Result<()> {
     if !is_sure && !agrees(&format!("Forget the cluster and the key of the node in {}?", path.display()))? {
         bail!("left as it is");
     }
+    let was_removed = data.is_removed();
     let is_known = data.leave()?;
     ui::line("this node has left its cluster and begins anew at its next start; its models are kept");
     ui::line(if is_known {
-        "as a new one it joins a cluster nearby whose door is open, but not the one it left: `exo invite` there and `exo join CODE` \
-         here bring it back"
+        "as a new one it joins a cluster nearby whose door is open, but not the one it left: `exo invite` on an admin there and \
+         `exo join CODE` here bring it back"
     } else {
         "its log of trust cannot be read, so that the new one does not know which cluster it left: start it with `exo --trust \
          closed` to choose by `exo join CODE`"
     });
-    ui::line("if the cluster goes on without it: `exo remove` there takes it off the list of members");
+    if !was_removed {
+        ui::line("if the cluster goes on without it: `exo remove` on an admin there takes it off the list of members");
+    }
     Ok(())
 }
 

@@ -316,6 +316,9 @@ impl Joining {
             RequestNotice::Told => notice(out, Notice::Asks { node, name, words: asked.words.clone() }),
             RequestNotice::Counted => {}
         }
+        if self.strangers.get(&node).is_some_and(|stranger| stranger.is_fresh) {
+            self.requests.seen(node, true);
+        }
         out.push(JoiningOutput::Stale);
     }
 

@@ -40,6 +40,8 @@ pub struct Request {
     last_asked: Time,
     /// When a person was told of it.
     told: Option<Time>,
+    /// Whether it was alone in a new cluster of its own when it was last seen.
+    was_fresh: bool,
 }
 
 impl Request {
@@ -54,7 +56,7 @@ impl Request {
     /// A request as the view may see it.
     pub(crate) fn new(name: &str, listen: SocketAddr) -> Self {
         let (name, words) = (name.to_owned(), "acorn actor album amber".to_owned());
-        Self { name, listen, words, last_asked: Time::ZERO, told: None }
+        Self { name, listen, words, last_asked: Time::ZERO, told: None, was_fresh: false }
     }
 }
 
@@ -133,7 +135,8 @@ impl Requests {
         let is_told = has_room && self.may_tell(now);
         if has_room {
             let (name, words, told) = (name.to_owned(), words.to_owned(), is_told.then_some(now));
-            self.all.insert(node, Request { name, listen, words, last_asked: now, told });
+            let request = Request { name, listen, words, last_asked: now, told, was_fresh: false };
+            self.all.insert(node, request);
         } else {
             tracing::trace!(peer = %node, max = REQUESTS_MAX, "no room to show one more who asks to join");
         }
@@ -145,6 +148,14 @@ impl Requests {
         }
         self.unreported = self.unreported.saturating_add(1);
         RequestNotice::Counted
+    }
+
+    /// A stranger is seen. One that was fresh and is so no more has a cluster by now, and is taken out: it
+    /// asks no more, and if it does after all it is shown again. Whether it was there.
+    pub(super) fn seen(&mut self, node: NodeId, is_fresh: bool) -> bool {
+        let Some(request) = self.all.get_mut(&node) else { return false };
+        let was_fresh = std::mem::replace(&mut request.was_fresh, is_fresh);
+        was_fresh && !is_fresh && self.remove(node)
     }
 
     /// Whether one more notice is none too many.

@@ -1281,6 +1281,45 @@ fn a_shut_window_shows_the_stranger_to_people_who_may_invite_it() {
     assert_eq!(node.answers(), ["welcome"]);
 }
 
+#[test]
+fn a_stranger_that_asked_and_has_a_cluster_since_is_shown_and_let_in_no_more_until_it_asks_again() {
+    let keys = keys(2);
+    let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    node.now.unix_s = SHUT_UNIX_S;
+    for is_seen_first in [true, false] {
+        if is_seen_first {
+            node.found(stranger, true);
+        }
+        node.asked(stranger);
+        node.found(stranger, true);
+        assert!(node.joining.requests().contains_key(&stranger));
+        assert_eq!(node.joining.in_other_cluster(stranger), None);
+        node.take();
+        if is_seen_first {
+            node.lost(stranger); // a change of what it says may come as a goodbye and a greeting
+        }
+        node.found(stranger, false);
+        assert!(node.joining.requests().is_empty() && node.take().contains(&JoiningOutput::Stale));
+        assert!(!node.invite(stranger));
+        assert_eq!(node.joining.in_other_cluster(stranger), Some("found"));
+    }
+    // As one that is alone and whose door is shut does where a person named this node.
+    node.asked(stranger);
+    node.found(stranger, false);
+    assert!(node.joining.requests().contains_key(&stranger) && node.invite(stranger));
+}
+
+#[test]
+fn a_stranger_that_was_seen_before_it_asked_counts_as_new_until_it_is_seen_otherwise() {
+    let keys = keys(2);
+    let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    node.now.unix_s = SHUT_UNIX_S;
+    node.found(stranger, true);
+    node.asked(stranger);
+    node.found(stranger, false);
+    assert!(node.joining.requests().is_empty());
+}
+
 /// What people heard who let somebody in.
 fn invited(out: &[JoiningOutput]) -> Vec<Result<String, exo_api::AdminError>> {
     let answers = out.iter().filter_map(|output| match output {

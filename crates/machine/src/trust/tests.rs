@@ -1,6 +1,7 @@
 //! A disk that is not sure of a write, and a move that comes meanwhile.
 
 mod addresses;
+mod goodbyes;
 
 use ed25519_dalek::{Signer, SigningKey};
 use exo_cluster::wire::HeldModel;
@@ -14,8 +15,8 @@ use super::*;
 use crate::bounds::HEARD_WITHIN;
 use crate::joining::{JoinAsk, JoinPurpose, MoveIn};
 use crate::{
-    Boot, ExchangeId, Input, JoinEvent, Limits, MachineConfig, Now, PersistId, Question, ReplyId, Resolved,
-    SampledMeasures, Samples, Unresolved, Write,
+    Boot, DiscoveredNode, ExchangeId, Input, JoinEvent, Limits, MachineConfig, Now, PersistId, Question,
+    ReplyId, Resolved, SampledMeasures, Samples, Unresolved, Write,
 };
 
 const REPLY: ReplyId = ReplyId(7);
@@ -88,6 +89,7 @@ impl Lone {
             state: State::default(),
             trust: founded(&key, 1),
             addresses: BTreeMap::new(),
+            ended: BTreeMap::new(),
             samples,
             models: Vec::new(),
             disk_room: exo_types::DiskRoom::default(),
@@ -289,6 +291,21 @@ fn who_lets_a_stranger_in_hears_it_when_it_is_on_disk() {
     node.answer(Ok(()));
     assert_eq!(node.invited, [Ok("stranger".to_owned())]);
     assert!(node.machine.trust.view().members().contains_key(&stranger));
+}
+
+#[test]
+fn who_lets_in_a_node_of_another_cluster_hears_what_is_to_be_done_there_first() {
+    let (mut node, other) = (Lone::new(), NodeId([2; 32]));
+    let (name, group) = (Some("attic".to_owned()), Some("home".to_owned()));
+    let addresses = vec![([10, 0, 0, 2], 4000).into()];
+    let found = DiscoveredNode { node: other, addresses, name, group, is_fresh: false, is_lost: false };
+    node.handle(Input::Found(found));
+    node.handle(Input::Ask { reply: REPLY, question: Question::Invite { node: other } });
+    let [Err(exo_api::AdminError::Conflict { message })] = &node.invited[..] else {
+        panic!("{:?}", node.invited)
+    };
+    assert!(message.starts_with("attic is in another cluster and does not ask to join"), "{message}");
+    assert!(message.contains("`exo stop`, `exo leave`") && message.contains("`exo join CODE`"), "{message}");
 }
 
 #[test]

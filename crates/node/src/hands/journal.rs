@@ -140,6 +140,7 @@ impl WriterThread {
                 Write::Addresses(addresses) => {
                     self.data.set_peers(&addresses.into_iter().collect()).map_err(|e| refused(&e))
                 }
+                Write::Ended(ended) => self.data.set_ended(&ended).map_err(|e| refused(&e)),
             };
             (self.answer)(id, result);
         }

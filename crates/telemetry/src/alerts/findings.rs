@@ -183,7 +183,8 @@ impl Findings<'_> {
             None => format!("{name} is not there"),
         };
         self.add("node_lost", bad(is_lost), affected(), name.clone(), text);
-        let losses = self.memory.losses(&node.id);
+        // One that said goodbye comes and goes no more.
+        let losses = if node.status == NodeStatus::Left { 0 } else { self.memory.losses(&node.id) };
         let text = format!("{name} was lost {losses} times within {} minutes", CHANGES_S / 60);
         self.add("node_flapping", above(losses as f64, 3.0, 1.0), affected(), name.clone(), text);
         let text = format!(

@@ -311,6 +311,21 @@ fn a_node_that_said_that_it_ends_is_no_alert() {
 }
 
 #[test]
+fn a_node_that_came_and_went_and_then_said_that_it_ends_is_no_alert_any_more() {
+    let mut bench = Bench::new();
+    for second in 0..12 {
+        let is_there = second % 2 == 0;
+        bench.world.0.nodes[1].status = if is_there { NodeStatus::Alive } else { NodeStatus::Lost };
+        bench.pass(1);
+    }
+    let is_flapping = |bench: &Bench| bench.active().iter().any(|rule| rule == "node_flapping");
+    assert!(is_flapping(&bench));
+    bench.world.0.nodes[1].status = NodeStatus::Left;
+    bench.pass(70);
+    assert!(!is_flapping(&bench), "{:?}", bench.alerts.views());
+}
+
+#[test]
 fn the_advice_on_a_lost_node_goes_for_the_network_of_this_one_and_for_the_last_admin_too() {
     let lost = Rule::of("node_lost").unwrap().what_to_do;
     for each in ["own network", "start exo there again", "`exo remove`", "only admin", "`exo leave`"] {

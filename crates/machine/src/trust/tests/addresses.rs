@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use exo_types::Network;
 
 use super::*;
-use crate::DiscoveredNode;
 
 const ADMIN: NodeId = NodeId([2; 32]);
 const WORKER: NodeId = NodeId([3; 32]);

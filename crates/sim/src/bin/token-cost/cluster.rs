@@ -94,6 +94,7 @@ impl Cluster {
                 trust: trust.clone(),
                 state: state.clone(),
                 addresses: addresses.clone(),
+                ended: BTreeMap::new(),
                 samples: samples(node),
                 models: models(),
                 disk_room: DiskRoom::default(),
