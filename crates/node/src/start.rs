@@ -15,7 +15,7 @@ use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
 use exo_machine::{Boot, Input, LogLimits, MachineConfig, NodeMachine, Notice, Samples};
 use exo_stdx::unix_s;
 use exo_store::{DiskBudget, Store};
-use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
+use exo_transport::{BindError, Endpoint, Incoming, KeyFileError, MemberSet, NodeKey, Options};
 use exo_trust::TrustLog;
 use exo_types::{DiskRoom, NodeFacts, NodeId, printable};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -57,7 +57,7 @@ pub enum StartError {
     #[error(transparent)]
     Files(#[from] FilesError),
     #[error("cannot use the node's key")]
-    Key(#[source] exo_transport::KeyFileError),
+    Key(#[source] KeyFileError),
     /// What is known of the cluster.
     #[error(transparent)]
     Logs(#[from] LogsError),
@@ -86,7 +86,7 @@ impl StartError {
             Self::Logs(error) => error.code(),
             Self::Choose(error) => error.code(),
             Self::Device(error) => error.downcast_ref::<AskError>().map_or("device_unusable", AskError::code),
-            Self::Key(exo_transport::KeyFileError::Damaged { .. }) => "node_key_damaged",
+            Self::Key(KeyFileError::Damaged { .. } | KeyFileError::Missing { .. }) => "node_key_damaged",
             Self::Bind(BindError::InUse { .. }) => "port_in_use",
             _ => "node_not_started",
         }
@@ -105,7 +105,7 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
 async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
     let (clock, data) = (Clock::start(), open_data(&config.data_dir)?);
     let secret = data.local_secret()?;
-    let key = NodeKey::load_or_create(&data.path().join("node.key")).map_err(StartError::Key)?;
+    let key = node_key(&data).map_err(StartError::Key)?;
     let (me, logs) = (key.node_id(), open_logs(&data, &config, &key)?);
     let store = open_store(&data)?;
     let members = MemberSet::new(logs.trust.view().members().keys().copied().filter(|n| *n != me));
@@ -344,6 +344,15 @@ pub fn announcement(config: &NodeConfig) -> BTreeMap<String, String> {
         ("name".to_owned(), short(&config.name)),
         ("group".to_owned(), short(&config.group)),
     ])
+}
+
+/// The key that this node is known by. It is made before a log of trust is, and leaves the folder after it.
+fn node_key(data: &DataDir) -> Result<NodeKey, KeyFileError> {
+    let path = data.path().join("node.key");
+    match data.trust_path().exists() {
+        true => NodeKey::load_existing(&path),
+        false => NodeKey::load_or_create(&path),
+    }
 }
 
 fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {
