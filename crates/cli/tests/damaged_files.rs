@@ -43,6 +43,19 @@ fn a_node_whose_key_is_missing_says_so_and_leaving_makes_it_new() {
 }
 
 #[test]
+fn a_damaged_list_of_models_is_told_for_longer_than_a_line_lasts() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = Start { name: "listless", group: "listless", ..Start::default() };
+    let mut node = Node::start_in(folder.path(), start.clone());
+    assert!(node.signal("-INT").success(), "{}", node.log());
+    std::fs::write(folder.path().join("models.json"), "{").unwrap();
+    let node = Node::start_in(folder.path(), start);
+    let status = node.exo(&["status"]);
+    let status = flat(&(stdout(&status) + &stderr(&status)));
+    assert!(status.contains("the list of models was unreadable"), "{status}");
+}
+
+#[test]
 fn a_node_with_a_damaged_journal_starts_and_the_cluster_serves() {
     let folder = tempfile::tempdir().unwrap();
     let start = |name| Start { name, group: "damage", ..Start::default() };

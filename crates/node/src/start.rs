@@ -106,21 +106,21 @@ async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Nod
     let (clock, data) = (Clock::start(), open_data(&config.data_dir)?);
     let secret = data.local_secret()?;
     let key = node_key(&data).map_err(StartError::Key)?;
-    let (me, logs) = (key.node_id(), open_logs(&data, &config, &key)?);
-    let store = open_store(&data)?;
+    let (me, mut logs) = (key.node_id(), open_logs(&data, &config, &key)?);
+    let store = open_store(&data, &mut logs.mended)?;
     let members = MemberSet::new(logs.trust.view().members().keys().copied().filter(|n| *n != me));
     keep_private(&mut config, &logs.trust);
     let endpoint = bind(&config, &key, &members).await?;
     let listen = endpoint.local_addr();
     let (events, inbox) = crate::events::channel();
-    let library = library(&config, (me, store.0), endpoint.clone(), &host, &events);
+    let library = library(&config, (me, store), endpoint.clone(), &host, &events);
     let (compute, facts, passed_over) =
         tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
     let (notices, _) = broadcast::channel(256);
     let draft = start_draft(&config, &library, &compute, host.as_ref(), &events)?;
     let held = held_models(&library);
     let (is_window_open, window) = window_of(&config, &logs.trust, &data, &held.0)?;
-    warn_all(&notices, [logs.mended.clone(), store.1, passed_over, doubts(&config, is_window_open)].concat());
+    warn_all(&notices, [logs.mended.clone(), passed_over, doubts(&config, is_window_open)].concat());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
     let (cards, invites, telemetry) = (compute.pci_addresses(), Arc::default(), telemetry(&data, clock)?);
@@ -355,10 +355,15 @@ fn node_key(data: &DataDir) -> Result<NodeKey, KeyFileError> {
     }
 }
 
-fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {
+/// Adds to `mended` what is wrong with the list of models and with copies. Of many warnings the last are
+/// kept: damaged copies come first.
+fn open_store(data: &DataDir, mended: &mut Vec<String>) -> Result<Store, StartError> {
     let (store, warnings) = Store::open(data.path()).map_err(StartError::Store)?;
     store.add_builtin(DEMO_MODEL_FILE, DEMO_MODEL).map_err(StartError::Store)?;
-    Ok((store, warnings.iter().map(ToString::to_string).collect()))
+    let mut all: Vec<String> = warnings.iter().rev().map(ToString::to_string).collect();
+    all.append(mended);
+    *mended = all;
+    Ok(store)
 }
 
 /// Why the join window lets no one else in, if this machine is reachable from anywhere or on public networks.
