@@ -241,8 +241,13 @@ fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
     let added = node.exo(&["models", "add", path.to_str().unwrap()]);
     assert!(added.status.success() && stdout(&added).contains("added mine"), "{}", stderr(&added));
     support::answers_as(&node, "mine");
+    let models = node.get("/exo/v1/models");
+    let mine = models.as_array().unwrap().iter().find(|model| model["name"] == "mine").unwrap();
+    let id = mine["id"].as_str().unwrap();
+    support::answers_as(&node, &id[..12]);
+    assert_eq!(node.ask(&id[..7], "Hello").status, 404, "too easily somebody's name");
     must_refuse(node.exo(&["models", "remove", "mine"]), "unload it first");
-    assert!(node.exo(&["unload", "mine"]).status.success());
+    assert!(node.exo(&["unload", &id[..8]]).status.success());
     wait_for("the model to be forgotten", SOON, || {
         node.exo(&["models", "remove", "mine"]).status.success().then_some(())
     });

@@ -111,7 +111,9 @@ fn shared(placed: &[InstanceView], wanted: &str) -> Option<String> {
     if placed.iter().any(|instance| instance.id == wanted) {
         return None;
     }
-    let called: Vec<&InstanceView> = placed.iter().filter(|instance| instance.model == wanted).collect();
+    let names = [Some(wanted), exo_api::ollama::untagged(wanted)];
+    let is_called = |instance: &&InstanceView| names.contains(&Some(instance.model.as_str()));
+    let called: Vec<&InstanceView> = placed.iter().filter(is_called).collect();
     let first = called.first()?;
     let are_several = called.iter().any(|instance| instance.model_id != first.model_id);
     let text = |i: &&InstanceView| format!("{} (model {})", i.id, models::short(&i.model_id));
@@ -302,7 +304,9 @@ mod tests {
         assert!(ids(None, "nothing").is_empty());
         // Which of two ends is not left to a rule.
         let text = "i1 (model aa), i2 (model bb)";
-        assert_eq!(shared(&placed, "small").as_deref(), Some(text));
+        for wanted in ["small", "small:latest"] {
+            assert_eq!(shared(&placed, wanted).as_deref(), Some(text), "{wanted}");
+        }
         for wanted in ["large", "i3", "aa", "nothing"] {
             assert_eq!(shared(&placed, wanted), None, "{wanted}");
         }
