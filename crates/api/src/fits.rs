@@ -48,6 +48,8 @@ pub enum FitVerdict {
     Slow,
     /// There is too little memory.
     TooLarge,
+    /// It was made for shorter texts than are asked for.
+    ContextTooLong,
     /// exo does not run models of its kind yet.
     #[default]
     NotSupported,

@@ -206,6 +206,32 @@ fn a_running_node_answers_commands() {
     assert!(token.starts_with(&format!("{code}@")) && link == format!("exo://join/{token}"), "{invited}");
 }
 
+/// Before the node has looked at its disk again, and after.
+#[test]
+fn a_model_whose_file_has_changed_is_called_that_by_the_node_that_has_it() {
+    let node = Node::alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mine.gguf");
+    support::another_model(&path);
+    good(node.exo(&["models", "add", path.to_str().unwrap()]));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes.push(0);
+    std::fs::write(&path, bytes).unwrap();
+    let refuse = || {
+        let answer = node.exo(&["run", "mine", "Hello"]);
+        let text = flat(&stderr(&answer));
+        let wanted = "mine.gguf has changed since it was added: `exo models add /";
+        assert!(!answer.status.success() && text.contains(wanted), "{text}");
+        assert!(!text.contains("memory") && !text.contains("start exo again"), "{text}");
+    };
+    refuse();
+    wait_for("the file to be missed", SOON, || {
+        let models = node.get("/exo/v1/models");
+        (!models.as_array().unwrap().iter().any(|model| model["name"] == "mine")).then_some(())
+    });
+    refuse();
+}
+
 #[test]
 fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
     let node = Node::alone();
@@ -215,8 +241,13 @@ fn a_model_of_the_users_is_added_used_and_forgotten_and_its_file_stays() {
     let added = node.exo(&["models", "add", path.to_str().unwrap()]);
     assert!(added.status.success() && stdout(&added).contains("added mine"), "{}", stderr(&added));
     support::answers_as(&node, "mine");
+    let models = node.get("/exo/v1/models");
+    let mine = models.as_array().unwrap().iter().find(|model| model["name"] == "mine").unwrap();
+    let id = mine["id"].as_str().unwrap();
+    support::answers_as(&node, &id[..12]);
+    assert_eq!(node.ask(&id[..7], "Hello").status, 404, "too easily somebody's name");
     must_refuse(node.exo(&["models", "remove", "mine"]), "unload it first");
-    assert!(node.exo(&["unload", "mine"]).status.success());
+    assert!(node.exo(&["unload", &id[..8]]).status.success());
     wait_for("the model to be forgotten", SOON, || {
         node.exo(&["models", "remove", "mine"]).status.success().then_some(())
     });

@@ -22,6 +22,39 @@ const REJOINS_MAX: Duration = Duration::from_secs(30);
 /// 10 s, twice and a bit.
 const PARTED_MAX: Duration = Duration::from_secs(75);
 
+/// It was not removed from its cluster.
+#[test]
+fn a_node_whose_key_is_missing_says_so_and_leaving_makes_it_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = Start { name: "keyless", group: "keyless", ..Start::default() };
+    let mut node = Node::start_in(folder.path(), start.clone());
+    assert!(node.signal("-INT").success(), "{}", node.log());
+    let key = folder.path().join("node.key");
+    std::fs::remove_file(&key).unwrap();
+    let on_folder = |args: &[&str]| finish(exo(args).arg("--data-dir").arg(folder.path()), REJOINS_MAX);
+    let refused = on_folder(&["start", "--listen", "127.0.0.1:0", "--api-listen", "127.0.0.1:0"]);
+    let text = flat(&stderr(&refused));
+    assert!(!refused.status.success() && text.contains("node.key is missing"), "{text}");
+    assert!(text.contains("from a backup") && text.contains("`exo leave --yes`"), "{text}");
+    assert!(!key.exists(), "no stranger's key takes its place");
+    good(on_folder(&["leave", "--yes"]));
+    let anew = Node::start_in(folder.path(), start);
+    assert_eq!(anew.sees(), ["keyless"]);
+}
+
+#[test]
+fn a_damaged_list_of_models_is_told_for_longer_than_a_line_lasts() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = Start { name: "listless", group: "listless", ..Start::default() };
+    let mut node = Node::start_in(folder.path(), start.clone());
+    assert!(node.signal("-INT").success(), "{}", node.log());
+    std::fs::write(folder.path().join("models.json"), "{").unwrap();
+    let node = Node::start_in(folder.path(), start);
+    let status = node.exo(&["status"]);
+    let status = flat(&(stdout(&status) + &stderr(&status)));
+    assert!(status.contains("the list of models was unreadable"), "{status}");
+}
+
 #[test]
 fn a_node_with_a_damaged_journal_starts_and_the_cluster_serves() {
     let folder = tempfile::tempdir().unwrap();

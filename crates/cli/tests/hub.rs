@@ -688,6 +688,8 @@ fn fits_says_in_words_what_these_machines_can_run_and_reads_a_repository_by_its_
         here.contains("the cluster has it, as Q8_0") && here.contains("`exo run demo` runs it"),
         "{here}"
     );
+    let longer = stdout(&node.exo(&["fits", "demo", "--context", "99999"]));
+    assert!(longer.contains("made for at most 512 tokens") && !longer.contains("runs it"), "{longer}");
     let id = node.get("/exo/v1/models")[0]["id"].clone();
     let by_id = node.post("/exo/v1/fits", &serde_json::json!({"reference": id})).json();
     let best = &by_id["models"][0]["best"];

@@ -21,6 +21,9 @@ const NAMED_MAX: usize = 20;
 const IN_OTHER_CLUSTER: &str = "is in another cluster and does not ask to join: `exo stop`, `exo leave` and `exo` anew there, then \
                                 `exo join CODE` there with a code of `exo invite` here bring it in";
 
+/// Shorter beginnings of an id are too easily somebody's name.
+const ID_CHARS_MIN: usize = 8;
+
 fn not_asking(node: NodeId) -> AdminError {
     AdminError::NotFound { what: "join request", name: node.to_full() }
 }
@@ -249,17 +252,20 @@ impl NodeMachine {
         })
     }
 
-    /// The model of that name or id. The error names what there is.
+    /// The model of that name or id, or the one whose id begins so. The error names what there is.
     fn resolve(&self, wanted: &str) -> Result<Resolved, Unresolved> {
         if self.is_removed() {
             return Err(Unresolved::Removed);
         }
         let all = self.models_held();
         let names = || [Some(wanted), exo_api::ollama::untagged(wanted)].into_iter().flatten();
-        let Some(found) = names().find_map(|name| self.named(&all, name)) else {
-            if let Some(ready) = names().find_map(|name| self.ready_without_file(name)) {
-                return Ok(ready);
-            }
+        let found = names().find_map(|name| self.named(&all, name));
+        if found.is_none()
+            && let Some(ready) = names().find_map(|name| self.ready_without_file(name))
+        {
+            return Ok(ready);
+        }
+        let Some(found) = found.or_else(|| names().find_map(|name| of_id_prefix(&all, name))) else {
             // After a start its holders may be on their way: the log says that there is one.
             let is_it = |i: &&InstanceView| i.model_name == wanted || i.model().to_full() == wanted;
             return Err(match self.instances.iter().find(is_it) {
@@ -268,8 +274,7 @@ impl NodeMachine {
                     Unresolved::Away { reason: format!("its instance {} is {state}", instance.instance()) }
                 }
                 None => {
-                    let known = all.into_iter().map(|m| m.name).take(NAMED_MAX).collect();
-                    Unresolved::Unknown { known, may_be_told: self.may_be_told() }
+                    Unresolved::Unknown { known: known_names(&all), may_be_told: self.may_be_told() }
                 }
             });
         };
@@ -290,6 +295,26 @@ fn placed_first<'a>(so_named: impl Iterator<Item = &'a ModelHolders>) -> Option<
     so_named.min_by_key(|model| (model.instances.is_empty(), model.id))
 }
 
+/// The one model whose id begins so.
+fn of_id_prefix<'a>(all: &'a [ModelHolders], text: &str) -> Option<&'a ModelHolders> {
+    let prefix = text.to_ascii_lowercase();
+    if prefix.len() < ID_CHARS_MIN || !prefix.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut so_begun = all.iter().filter(|model| model.id.to_full().starts_with(&prefix));
+    so_begun.next().filter(|_| so_begun.next().is_none())
+}
+
+/// What an error names, of models sorted by name: with its id where a name is not that of one alone.
+fn known_names(all: &[ModelHolders]) -> Vec<String> {
+    let is_shared = |name: &str| all.iter().filter(|model| model.name == name).nth(1).is_some();
+    let text = |model: &ModelHolders| match is_shared(&model.name) {
+        true => format!("{} ({})", model.name, model.id),
+        false => model.name.clone(),
+    };
+    all.iter().take(NAMED_MAX).map(text).collect()
+}
+
 fn limits(placement: &Placement) -> Limits {
     let Placement { context_tokens, cache_tokens, .. } = *placement;
     Limits { context_tokens, cache_tokens }
@@ -301,9 +326,8 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn of_models_of_one_name_the_placed_one_is_meant_and_else_the_first_by_id() {
-        let model = |id: u8, instances: &[u64]| ModelHolders {
+    fn model(id: u8, instances: &[u64]) -> ModelHolders {
+        ModelHolders {
             id: ModelId([id; 32]),
             name: "m".to_owned(),
             bytes: 1,
@@ -311,7 +335,33 @@ mod tests {
             node_names: Vec::new(),
             whole_on: Vec::new(),
             instances: instances.iter().map(|number| InstanceId(*number)).collect(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_model_is_meant_by_eight_characters_of_its_id_that_no_other_one_begins_with() {
+        let mut twin = model(0xab, &[]);
+        twin.id.0[5] = 0;
+        let all = [model(0xab, &[]), twin, model(0xcd, &[])];
+        let meant = |text: &str| of_id_prefix(&all, text).map(|model| model.id);
+        assert_eq!(meant("cdcdcdcd"), Some(ModelId([0xcd; 32])));
+        assert_eq!(meant("CDCDCDCDCDCD"), Some(ModelId([0xcd; 32])));
+        assert_eq!(meant("abababab"), None, "two begin so");
+        assert_eq!(meant("abababababab"), Some(ModelId([0xab; 32])));
+        for text in ["cdcdcdc", "cdcdcdcg", "cdcdcdce", ""] {
+            assert_eq!(meant(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_two_models_have_is_told_with_their_ids() {
+        let other = ModelHolders { name: "n".to_owned(), ..model(3, &[]) };
+        let told = known_names(&[model(1, &[]), model(2, &[]), other]);
+        assert_eq!(told, ["m (010101010101)", "m (020202020202)", "n"]);
+    }
+
+    #[test]
+    fn of_models_of_one_name_the_placed_one_is_meant_and_else_the_first_by_id() {
         let meant = |models: &[ModelHolders]| placed_first(models.iter()).map(|model| model.id);
         assert_eq!(meant(&[model(3, &[]), model(2, &[]), model(4, &[])]), Some(ModelId([2; 32])));
         assert_eq!(meant(&[model(1, &[]), model(2, &[7])]), Some(ModelId([2; 32])));

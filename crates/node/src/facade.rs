@@ -21,11 +21,12 @@ use exo_api::{
     EmbedRequest, Embeddings, Facade, GenerateError, GenerateRequest, GenerateStream, HealthStatus,
     HealthView, InstanceView, InviteRequest, InviteView, JoinRequest, JoinedView, LogLevelRequest, LogQuery,
     LogsView, MemberRole, MemberView, ModelCheckView, ModelView, PlaceRequest, PlanQuery, PlanView,
-    ReplanRequest, ReplanView, RequestView, SeriesQuery, SeriesView, SignOfLife, SilenceRequest,
+    ReplanRequest, ReplanView, RequestPart, RequestView, SeriesQuery, SeriesView, SignOfLife, SilenceRequest,
     TelemetryView, TokensAnswer, TokensRequest,
 };
 use exo_cluster::wire::{self, Backup, ControlAsk, ControlRefusal, ControlReply};
 use exo_machine::{Answer, Question, Resolved, Unclaimed, Unresolved};
+use exo_store::RecordProblem;
 use exo_transport::Endpoint;
 use exo_trust::Act;
 use exo_types::{InstanceId, NodeId, RequestId};
@@ -41,10 +42,13 @@ use crate::downloads::NodeDownloads;
 use crate::draft::Draft;
 use crate::events::EventSender;
 use crate::library::Library;
+use crate::library_error::LibraryError;
 use crate::log_capture;
 use crate::meters::Meters;
 use crate::pairing::Invites;
-use crate::questions::{ANSWER_MAX, NoAnswer, REMOVED, ask_coordinator, ask_node, refused, unavailable};
+use crate::questions::{
+    ANSWER_MAX, NoAnswer, REMOVED, ask_coordinator, ask_node, blocking, refused, unavailable,
+};
 use crate::telemetry::Telemetry;
 
 /// How often a model is looked for that no member has told of yet.
@@ -90,7 +94,25 @@ impl NodeFacade {
     /// The model of that name. A node that has just started or joined may not have heard of it: until it
     /// should have, it does not say that there is none.
     async fn resolve(&self, model: &str) -> Result<Resolved, Missing> {
-        once_heard(|| self.resolve_now(model)).await
+        match once_heard(|| self.resolve_now(model)).await {
+            Err(missing @ (Missing::Unknown { .. } | Missing::Away(_))) => {
+                Err(self.changed_file(model).await.unwrap_or(missing))
+            }
+            found => found,
+        }
+    }
+
+    /// That a model of this name or id was added here, and its file is another one now: no node has it.
+    async fn changed_file(&self, model: &str) -> Option<Missing> {
+        let store = self.library.store().clone();
+        let records = blocking(move || store.list()).await.ok()?.ok()?;
+        let mut so_named = records.into_iter().filter(|r| r.name == model || r.id.to_full() == model);
+        so_named.find_map(|record| match record.problem {
+            Some(RecordProblem::Changed { path }) => {
+                Some(Missing::Changed { message: LibraryError::Changed { path }.to_string() })
+            }
+            _ => None,
+        })
     }
 
     async fn resolve_now(&self, model: &str) -> Result<Resolved, Missing> {
@@ -348,6 +370,11 @@ enum Missing {
     },
     /// It is placed, and no member that is there has its files.
     Away(String),
+    /// It was added here, and its file is another one now.
+    Changed {
+        /// That, to be displayed.
+        message: String,
+    },
     /// This node was removed from its cluster.
     Removed,
     /// The machine did not say.
@@ -358,6 +385,7 @@ impl Missing {
     fn for_request(self, model: &str) -> GenerateError {
         match self {
             Self::Unknown { known, .. } => GenerateError::ModelUnknown { model: model.to_owned(), known },
+            Self::Changed { message } => GenerateError::Invalid { part: RequestPart::Model, message },
             missing => GenerateError::Unavailable { reason: missing.reason(model), retry_after_s: 5 },
         }
     }
@@ -365,6 +393,7 @@ impl Missing {
     fn for_admin(self, model: &str) -> AdminError {
         match self {
             Self::Unknown { known, .. } => AdminError::ModelUnknown { model: model.to_owned(), known },
+            Self::Changed { message } => AdminError::Conflict { message },
             Self::Unsaid(why) => why.into(),
             missing => unavailable(&missing.reason(model)),
         }
@@ -376,6 +405,7 @@ impl Missing {
             Self::Away(reason) => {
                 format!("`{model}` is placed, but no member that is there has its files yet: {reason}")
             }
+            Self::Changed { message } => message,
             Self::Removed => REMOVED.to_owned(),
             Self::Unsaid(why) => why.to_string(),
         }

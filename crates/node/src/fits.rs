@@ -249,13 +249,39 @@ fn disk_texts(request: &PlanRequest) -> Vec<String> {
 /// Every model of the catalogue on these devices, the most capable that is comfortable first.
 pub fn fit_catalogue(cluster: &FitsCluster) -> FitsView {
     let mut models: Vec<FitView> = catalogue().map(|model| fit_known(cluster, model)).collect();
+    sort(&mut models);
+    view(cluster, models)
+}
+
+fn sort(models: &mut [FitView]) {
     models.sort_by(|a, b| {
         a.verdict.cmp(&b.verdict).then_with(|| match a.verdict {
             FitVerdict::TooLarge | FitVerdict::NotSupported => a.parameters.cmp(&b.parameters),
-            FitVerdict::Comfortable | FitVerdict::Slow => b.parameters.cmp(&a.parameters),
+            FitVerdict::Comfortable | FitVerdict::Slow | FitVerdict::ContextTooLong => {
+                b.parameters.cmp(&a.parameters)
+            }
         })
     });
-    view(cluster, models)
+}
+
+/// The same where somebody named the context: what was made for less does not run with it, as `exo place`
+/// says, though it would with its own.
+pub fn within_context(mut view: FitsView, named: Option<u32>) -> FitsView {
+    let Some(asked) = named else { return view };
+    for model in &mut view.models {
+        let made_for = model.context_tokens_max;
+        // 0 is not known.
+        if made_for == 0 || made_for >= asked || model.verdict == FitVerdict::NotSupported {
+            continue;
+        }
+        let runs_shorter = model.best.take().is_some();
+        model.verdict = FitVerdict::ContextTooLong;
+        model.summary = sentences::made_for_less(made_for, asked);
+        model.sizes.clear();
+        model.changes = runs_shorter.then(|| sentences::shorter(made_for, asked)).into_iter().collect();
+    }
+    sort(&mut view.models);
+    view
 }
 
 /// One model: of the catalogue by its name, else of a hub. Blocks.

@@ -14,7 +14,7 @@ use exo_formats::Model;
 use exo_hub::PartialFiles;
 use exo_machine::Holder;
 use exo_stdx::Mutex;
-use exo_store::{ChunkRef, ModelRecord, PartialModel, Source, Store, StoreError};
+use exo_store::{ChunkRef, ModelRecord, PartialModel, RecordProblem, Source, Store, StoreError};
 use exo_tokenizer::calls::{CallFormat, ThoughtFormat};
 use exo_tokenizer::{CallFormatError, ChatTemplate, TemplateError, Tokenizer};
 use exo_transport::Endpoint;
@@ -335,6 +335,26 @@ impl Library {
 
     /// Has manifest and headers on disk, fetching them if need be.
     pub async fn ensure_manifest(&self, id: ModelId, holders: &[Holder]) -> Result<(), LibraryError> {
+        match self.fetch_head(id, holders).await {
+            Err(error) => Err(self.why_not_held(id, error).await),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Where no one has a model that was added here, and its file is another one now, that is why.
+    pub async fn why_not_held(&self, id: ModelId, error: LibraryError) -> LibraryError {
+        if !matches!(error, LibraryError::NoHolder { .. }) {
+            return error;
+        }
+        match self.record(id).await {
+            Ok(Some(ModelRecord { problem: Some(RecordProblem::Changed { path }), .. })) => {
+                LibraryError::Changed { path }
+            }
+            _ => error,
+        }
+    }
+
+    async fn fetch_head(&self, id: ModelId, holders: &[Holder]) -> Result<(), LibraryError> {
         let partial = match self.local(id).await? {
             Local::Complete => return Ok(()),
             Local::Partial(partial) => partial,

@@ -1,10 +1,12 @@
 //! Why a model could not be opened, fetched, added or checked.
 
+use std::path::PathBuf;
+
 use exo_accelerators::chain;
 use exo_api::AdminError;
 use exo_store::{ChunkError, NoRoom, StoreError};
 use exo_tokenizer::TokenizerError;
-use exo_types::ModelId;
+use exo_types::{ModelId, shell_word};
 
 use crate::bulk::FetchError;
 
@@ -30,6 +32,13 @@ pub enum LibraryError {
          file here"
     )]
     NoHolder { model: String },
+    /// The user's file is another one than was added.
+    #[error(
+        "{} has changed since it was added: `exo models add {}` again",
+        path.display(),
+        shell_word(&path.to_string_lossy())
+    )]
+    Changed { path: PathBuf },
     /// Each source has its reason.
     #[error("{model} could not be fetched: {reasons}")]
     NotFetched { model: String, reasons: String },
@@ -64,7 +73,7 @@ pub enum LibraryError {
 impl From<LibraryError> for AdminError {
     fn from(error: LibraryError) -> Self {
         match error {
-            LibraryError::Differs { .. } => Self::Conflict { message: chain(&error) },
+            LibraryError::Differs { .. } | LibraryError::Changed { .. } => Self::Conflict { message: chain(&error) },
             LibraryError::Store(StoreError::DiskFull { .. }) => Self::Disk { message: chain(&error) },
             error => Self::Failed { message: chain(&error) },
         }

@@ -15,7 +15,7 @@ use exo_machine::joining::{JOIN_WINDOW_S, window_left_s};
 use exo_machine::{Boot, Input, LogLimits, MachineConfig, NodeMachine, Notice, Samples};
 use exo_stdx::unix_s;
 use exo_store::{DiskBudget, Store};
-use exo_transport::{BindError, Endpoint, Incoming, MemberSet, NodeKey, Options};
+use exo_transport::{BindError, Endpoint, Incoming, KeyFileError, MemberSet, NodeKey, Options};
 use exo_trust::TrustLog;
 use exo_types::{DiskRoom, NodeFacts, NodeId, printable};
 use tokio::sync::{broadcast, mpsc, watch};
@@ -57,7 +57,7 @@ pub enum StartError {
     #[error(transparent)]
     Files(#[from] FilesError),
     #[error("cannot use the node's key")]
-    Key(#[source] exo_transport::KeyFileError),
+    Key(#[source] KeyFileError),
     /// What is known of the cluster.
     #[error(transparent)]
     Logs(#[from] LogsError),
@@ -86,7 +86,7 @@ impl StartError {
             Self::Logs(error) => error.code(),
             Self::Choose(error) => error.code(),
             Self::Device(error) => error.downcast_ref::<AskError>().map_or("device_unusable", AskError::code),
-            Self::Key(exo_transport::KeyFileError::Damaged { .. }) => "node_key_damaged",
+            Self::Key(KeyFileError::Damaged { .. } | KeyFileError::Missing { .. }) => "node_key_damaged",
             Self::Bind(BindError::InUse { .. }) => "port_in_use",
             _ => "node_not_started",
         }
@@ -105,22 +105,22 @@ pub async fn start(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, 
 async fn start_chosen(mut config: NodeConfig, host: Arc<dyn Host>) -> Result<Node, StartError> {
     let (clock, data) = (Clock::start(), open_data(&config.data_dir)?);
     let secret = data.local_secret()?;
-    let key = NodeKey::load_or_create(&data.path().join("node.key")).map_err(StartError::Key)?;
-    let (me, logs) = (key.node_id(), open_logs(&data, &config, &key)?);
-    let store = open_store(&data)?;
+    let key = node_key(&data).map_err(StartError::Key)?;
+    let (me, mut logs) = (key.node_id(), open_logs(&data, &config, &key)?);
+    let store = open_store(&data, &mut logs.mended)?;
     let members = MemberSet::new(logs.trust.view().members().keys().copied().filter(|n| *n != me));
     keep_private(&mut config, &logs.trust);
     let endpoint = bind(&config, &key, &members).await?;
     let listen = endpoint.local_addr();
     let (events, inbox) = crate::events::channel();
-    let library = library(&config, (me, store.0), endpoint.clone(), &host, &events);
+    let library = library(&config, (me, store), endpoint.clone(), &host, &events);
     let (compute, facts, passed_over) =
         tokio::task::block_in_place(|| open_devices(&config, host.as_ref(), me))?;
     let (notices, _) = broadcast::channel(256);
     let draft = start_draft(&config, &library, &compute, host.as_ref(), &events)?;
     let held = held_models(&library);
     let (is_window_open, window) = window_of(&config, &logs.trust, &data, &held.0)?;
-    warn_all(&notices, [logs.mended.clone(), store.1, passed_over, doubts(&config, is_window_open)].concat());
+    warn_all(&notices, [logs.mended.clone(), passed_over, doubts(&config, is_window_open)].concat());
     let discovery = discover(&config, &endpoint, me, is_window_open, &events, &notices);
     accept(endpoint.clone(), events.clone());
     let (cards, invites, telemetry) = (compute.pci_addresses(), Arc::default(), telemetry(&data, clock)?);
@@ -347,10 +347,24 @@ pub fn announcement(config: &NodeConfig) -> BTreeMap<String, String> {
     ])
 }
 
-fn open_store(data: &DataDir) -> Result<(Store, Vec<String>), StartError> {
+/// The key that this node is known by. It is made before a log of trust is, and leaves the folder after it.
+fn node_key(data: &DataDir) -> Result<NodeKey, KeyFileError> {
+    let path = data.path().join("node.key");
+    match data.trust_path().exists() {
+        true => NodeKey::load_existing(&path),
+        false => NodeKey::load_or_create(&path),
+    }
+}
+
+/// Adds to `mended` what is wrong with the list of models and with copies. Of many warnings the last are
+/// kept: damaged copies come first.
+fn open_store(data: &DataDir, mended: &mut Vec<String>) -> Result<Store, StartError> {
     let (store, warnings) = Store::open(data.path()).map_err(StartError::Store)?;
     store.add_builtin(DEMO_MODEL_FILE, DEMO_MODEL).map_err(StartError::Store)?;
-    Ok((store, warnings.iter().map(ToString::to_string).collect()))
+    let mut all: Vec<String> = warnings.iter().rev().map(ToString::to_string).collect();
+    all.append(mended);
+    *mended = all;
+    Ok(store)
 }
 
 /// Why the join window lets no one else in, if this machine is reachable from anywhere or on public networks.

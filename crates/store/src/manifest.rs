@@ -305,8 +305,12 @@ impl FileEntry {
     fn check(&self, index: usize, chunk_bytes: u32, is_of_hub: bool) -> Result<(), ManifestError> {
         let field = |what: &str| format!("{what} of file {index}");
         if let Some(reason) = exo_types::file_name_refusal(&self.name) {
-            let found: String = self.name.chars().take(80).flat_map(char::escape_default).collect();
-            let expected = format!("a plain file name; {reason}");
+            let found = exo_types::printable(&self.name, 80);
+            let reason = match exo_types::refused_character(&self.name) {
+                Some(character) => format!("its name has `{character}`, which no file name may have"),
+                None => reason.to_owned(),
+            };
+            let expected = format!("a plain file name; {reason}: rename the file");
             return Err(ManifestError::Field { field: field("name"), found, expected });
         }
         ensure(self.size <= TOTAL_BYTES_MAX, &field("size"), self.size, "at most 2^50 bytes")?;
@@ -464,7 +468,12 @@ mod tests {
     #[test]
     fn impossible_manifests_are_refused_by_field() {
         type Change = fn(&mut Manifest);
-        let cases: [(Change, &str); 12] = [
+        let cases: [(Change, &str); 13] = [
+            (
+                |m| m.files[0].name = "my \"best\" modèle.json".to_owned(),
+                "is my \"best\" modèle.json, expected a plain file name; its name has `\"`, which no file name \
+                 may have: rename the file",
+            ),
             (|m| m.name = "a\u{1b}[2J".to_owned(), "name is with control characters"),
             (|m| m.name = "a\u{202e}b".to_owned(), "name is with control characters"),
             (|m| m.version = 9, "version 9"),

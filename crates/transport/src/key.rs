@@ -28,6 +28,8 @@ pub enum KeyFileError {
     TooOpen { path: PathBuf, mode: u32 },
     #[error("key file {path} holds {found_bytes} bytes where a key has {SEED_BYTES}")]
     Damaged { path: PathBuf, found_bytes: u64 },
+    #[error("key file {path} is missing, and the members of this node's cluster know it by that key")]
+    Missing { path: PathBuf },
     #[error("cannot {doing} key file {path}")]
     Io { doing: &'static str, path: PathBuf, source: io::Error },
     #[error("the system gave no random bytes for a new key: {0}")]
@@ -52,6 +54,16 @@ impl NodeKey {
     pub fn load_or_create(path: &Path) -> Result<Self, KeyFileError> {
         match load(path) {
             Err(KeyFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => create(path),
+            other => other,
+        }
+    }
+
+    /// Reads the key at `path` of a node that had one: a new one in its place would be a stranger.
+    pub fn load_existing(path: &Path) -> Result<Self, KeyFileError> {
+        match load(path) {
+            Err(KeyFileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(KeyFileError::Missing { path: path.to_owned() })
+            }
             other => other,
         }
     }
@@ -132,6 +144,16 @@ mod tests {
         let first = NodeKey::load_or_create(&path).unwrap();
         assert_eq!(NodeKey::load_or_create(&path).unwrap().node_id(), first.node_id());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_key_that_must_be_there_is_not_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node.key");
+        assert!(matches!(NodeKey::load_existing(&path), Err(KeyFileError::Missing { .. })));
+        assert!(!path.exists());
+        let key = NodeKey::load_or_create(&path).unwrap();
+        assert_eq!(NodeKey::load_existing(&path).unwrap().node_id(), key.node_id());
     }
 
     #[test]

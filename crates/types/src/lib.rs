@@ -54,7 +54,8 @@ pub use share::{ComputeShare, ParseShareError};
 pub use step::{DRAFTS_MAX, FailureKind, PageKey, SequenceSpec, StepFrame, StepSequence, WireDType};
 pub use tensor::{ByteSource, SourceLost, TensorView};
 pub use text::{
-    clean_name, file_name_refusal, is_terminal_control, printable, printable_lines, shell_word, size, size_up,
+    clean_name, file_name_refusal, is_terminal_control, printable, printable_lines, refused_character,
+    shell_word, size, size_up,
 };
 pub use time::Time;
 pub use transport::{PacketCounts, Transport};

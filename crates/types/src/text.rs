@@ -93,14 +93,21 @@ pub fn file_name_refusal(name: &str) -> Option<&'static str> {
         _ if name.len() > FILE_NAME_BYTES_MAX => Some("a part of its name is longer than 200 bytes"),
         _ if name.starts_with('.') => Some("a part of its name starts with a dot"),
         _ if name.ends_with(['.', ' ']) => Some("a part of its name ends with a dot or a space"),
-        _ if name.chars().any(|c| is_terminal_control(c) || "/\\:*?\"<>|".contains(c)) => {
-            Some("its name has a character that no file name may have")
-        }
+        _ if refused_character(name).is_some() => Some("its name has a character that no file name may have"),
         _ if DEVICES.iter().any(|d| stem.strip_prefix(d).is_some_and(is_number)) => {
             Some("its name is that of a device")
         }
         _ => None,
     }
+}
+
+/// The first character of a name that no file name may have, to be displayed.
+pub fn refused_character(name: &str) -> Option<String> {
+    let refused = name.chars().find(|c| is_terminal_control(*c) || "/\\:*?\"<>|".contains(*c))?;
+    Some(match is_terminal_control(refused) {
+        true => refused.escape_unicode().to_string(),
+        false => refused.to_string(),
+    })
 }
 
 /// Bytes for people, in the unit that they read.
@@ -161,6 +168,9 @@ mod tests {
         for name in bad {
             assert!(file_name_refusal(name).is_some(), "{name:?}");
         }
+        assert_eq!(refused_character("my \"best\" model.gguf").as_deref(), Some("\""));
+        assert_eq!(refused_character("a\nb").as_deref(), Some("\\u{a}"));
+        assert_eq!(refused_character("modèle.gguf"), None);
     }
 
     #[test]

@@ -931,7 +931,7 @@ export type FitSizeView = {
 };
 
 /** Whether a model fits. */
-export type FitVerdict = "comfortable" | "slow" | "too_large" | "not_supported";
+export type FitVerdict = "comfortable" | "slow" | "too_large" | "context_too_long" | "not_supported";
 
 /** One model, and whether it fits. */
 export type FitView = {

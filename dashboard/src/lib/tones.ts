@@ -32,6 +32,7 @@ const TONES: Record<string, Tone> = {
   comfortable: "good",
   slow: "warn",
   too_large: "bad",
+  context_too_long: "bad",
   not_supported: "off",
 };
 

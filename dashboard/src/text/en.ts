@@ -528,7 +528,7 @@ export const en = {
     about: (machines: string, memory: string, context: string) => `On ${machines} ${machines === "1" ? "machine" : "machines"} with ${memory} free for models, for ${context} tokens of context.`,
     verdict: "Fits",
     size: "To fetch",
-    verdicts: { comfortable: "well", slow: "slowly", too_large: "too large", not_supported: "not run by exo" } as Record<string, string>,
+    verdicts: { comfortable: "well", slow: "slowly", too_large: "too large", context_too_long: "made for shorter texts", not_supported: "not run by exo" } as Record<string, string>,
     fetch: "Fetch",
     best: (speed: string, first: string, context: string) => `${speed} tokens/s, first token after ${first}, up to ${context} tokens of context`,
     change: (change: string) => `would fit with ${change}`,

@@ -73,13 +73,15 @@ async fn described(config: &Config, args: &Fits, path: &Path) -> anyhow::Result<
     let hop_s = None; // measured where nodes run
     let cluster =
         FitsCluster { devices, links, hop_s, disks, known, fetches, context_tokens, slots, cache_tokens, kv };
-    let Some(reference) = args.reference.clone() else { return show(&fits::fit_catalogue(&cluster), args) };
+    let Some(reference) = args.reference.clone() else {
+        return show(&fits::within_context(fits::fit_catalogue(&cluster), args.context), args);
+    };
     let (settings, data_dir) = (super::pull::settings(config)?, config.data_dir());
     let work = asking(move |cancel| match known_here(&reference, &data_dir, &cluster)? {
         Some(known) => Ok(fits::fit_model(&cluster, &known)),
         None => Ok(fits::fit_one(&cluster, &reference, Ok(settings), &data_dir, cancel)?),
     });
-    show(&work.await?, args)
+    show(&fits::within_context(work.await?, args.context), args)
 }
 
 /// A model that this machine has whole, as `exo plan` on a described cluster finds it. The built-in one is on
@@ -103,19 +105,20 @@ fn show(all: &FitsView, args: &Fits) -> anyhow::Result<()> {
     }
     match (&args.reference, all.models.as_slice()) {
         (Some(_), [model]) => show_one(model),
-        _ => show_all(all),
+        _ => show_all(all, args.context),
     }
     Ok(())
 }
 
-fn show_all(all: &FitsView) {
+fn show_all(all: &FitsView, context: Option<u32>) {
     let machines =
         if all.machines == 1 { "1 machine".to_owned() } else { format!("{} machines", all.machines) };
-    ui::paragraph(format!(
-        "{machines} with {} free for models; texts of up to {} at once",
-        ui::bytes(all.memory_free_bytes),
-        fits::pages(all.context_tokens)
-    ));
+    let (free, pages) = (ui::bytes(all.memory_free_bytes), fits::pages(all.context_tokens));
+    let texts = match context {
+        Some(tokens) => format!("asked for: texts of {tokens} tokens (about {pages}) at once"),
+        None => format!("texts of up to {pages} at once"),
+    };
+    ui::paragraph(format!("{machines} with {free} free for models; {texts}"));
     for (verdict, title) in [
         (FitVerdict::Comfortable, "These answer at least as fast as people read:"),
         (FitVerdict::Slow, "These run, slower than people read:"),
@@ -134,6 +137,14 @@ fn show_all(all: &FitsView) {
             vec![m.name.clone(), m.good_for.clone(), change]
         };
         ui::table(&["name", "good for", "would fit with"], too_large.iter().map(row).collect());
+    }
+    let shorter = all.models.iter().filter(|m| m.verdict == FitVerdict::ContextTooLong);
+    let shorter: Vec<_> = shorter
+        .map(|m| vec![m.name.clone(), m.good_for.clone(), fits::pages(m.context_tokens_max)])
+        .collect();
+    if !shorter.is_empty() {
+        ui::paragraph("\nThese were made for shorter texts:");
+        ui::table(&["name", "good for", "longest text"], shorter);
     }
     let others: Vec<_> = all.models.iter().filter(|m| m.verdict == FitVerdict::NotSupported).collect();
     if !others.is_empty() {

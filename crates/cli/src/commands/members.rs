@@ -142,8 +142,12 @@ pub async fn set_role(config: &Config, node: &str, role: MemberRole, json: Json)
 /// Makes this node new again. Needs no node that runs, and no journal that can be read.
 pub fn leave(config: &Config, is_sure: bool) -> anyhow::Result<()> {
     let path = config.data_dir();
-    let key = path.join("node.key").try_exists();
-    if !key.with_context(|| format!("cannot look into the data folder {}", path.display()))? {
+    let is_there = |name: &str| {
+        let found = path.join(name).try_exists();
+        found.with_context(|| format!("cannot look into the data folder {}", path.display()))
+    };
+    // A node whose key is lost has its log of trust still, and starts only without it.
+    if !is_there("node.key")? && !is_there("trust.log")? {
         ui::line(format!("no node has been started in {}: it is as new", path.display()));
         return Ok(());
     }

@@ -99,16 +99,15 @@ fn pairs(models: &[ModelView]) -> Vec<(&str, &str)> {
 
 /// Of a name that several models have: which one it means, and how to name the others.
 fn shared_name(models: &[ModelView], name: &str) -> Option<String> {
-    let short = |model: &ModelView| model.id.chars().take(ID_CHARS_SHOWN).collect::<String>();
     let (others, meant): (Vec<_>, Vec<_>) =
         models.iter().filter(|model| model.name == name).partition(|model| model.needs_id);
     let others: Vec<String> =
-        others.into_iter().map(|m| format!("{} (on {})", short(m), m.nodes.join(", "))).collect();
+        others.into_iter().map(|m| format!("{} (on {})", short(&m.id), m.nodes.join(", "))).collect();
     let meant = meant.first().filter(|_| !others.is_empty())?;
     let which = if meant.instances.is_empty() { "" } else { ", which is placed" };
     Some(format!(
         "several models are called {name}: the name means {}{which}; by its id is meant: {}",
-        short(meant),
+        short(&meant.id),
         others.join(", ")
     ))
 }
@@ -248,6 +247,17 @@ pub async fn known(client: &Client, text: &str) -> anyhow::Result<Option<String>
 /// Of an id where it tells models of one name apart.
 const ID_CHARS_SHOWN: usize = 12;
 
+/// The beginning of an id that tells models of one name apart.
+pub fn short(id: &str) -> String {
+    id.chars().take(ID_CHARS_SHOWN).collect()
+}
+
+/// A model as the list shows it: with its id where others are called the same.
+fn shown_name(models: &[ModelView], model: &ModelView) -> String {
+    let is_shared = models.iter().any(|other| other.name == model.name && other.id != model.id);
+    if is_shared { format!("{} ({})", model.name, short(&model.id)) } else { model.name.clone() }
+}
+
 /// Shorter beginnings of an id are too easily somebody's name.
 const ID_CHARS_MIN: usize = 6;
 
@@ -284,7 +294,7 @@ async fn list(client: &Client, json: Json) -> anyhow::Result<()> {
             let layers = m.layers.to_string();
             let state = if m.instances.is_empty() { "-".to_owned() } else { m.instances.join(", ") };
             vec![
-                m.name.clone(),
+                shown_name(&models, m),
                 m.architecture.clone(),
                 types.join(" "),
                 ui::bytes(m.weight_bytes),
@@ -362,6 +372,8 @@ mod tests {
                     3fa9c1aa3fa9 (on desk)";
         assert_eq!(shared_name(&models, "m").as_deref(), Some(text));
         assert_eq!(shared_name(&models, "n"), None);
+        let shown = models.each_ref().map(|model| shown_name(&models, model));
+        assert_eq!(shown, ["m (3fa9c1aa3fa9)", "m (0123456789ab)", "n"]);
         assert_eq!(forgot_text("m", &[]), "forgot m");
         assert!(forgot_text("m", &["lab".to_owned()]).contains("it stays listed because of lab"));
     }

@@ -87,6 +87,8 @@ pub struct PlacedAs {
     pub found: Vec<InstanceView>,
     /// All that there are, to be displayed.
     pub there: String,
+    /// Where models of one name are placed, which: only an id says what ends.
+    pub shared: Option<String>,
 }
 
 /// By the id of an instance; else what is placed of the model that the node answers to under this name or id,
@@ -98,9 +100,24 @@ pub async fn placed_as(client: &Client, wanted: &str) -> anyhow::Result<PlacedAs
     if there.is_empty() {
         there = "none".to_owned();
     }
+    let shared = shared(&placed, wanted);
     let is_id = placed.iter().any(|instance| instance.id == wanted);
     let model_id = if is_id { None } else { known_model(client, &placed, wanted).await? };
-    Ok(PlacedAs { found: meant(placed, model_id.as_deref(), wanted), there })
+    Ok(PlacedAs { found: meant(placed, model_id.as_deref(), wanted), there, shared })
+}
+
+/// The instances of several models that are called so: "i1 (model 3fa9c1aa3fa9), i2 (model 0123456789ab)".
+fn shared(placed: &[InstanceView], wanted: &str) -> Option<String> {
+    if placed.iter().any(|instance| instance.id == wanted) {
+        return None;
+    }
+    let names = [Some(wanted), exo_api::ollama::untagged(wanted)];
+    let is_called = |instance: &&InstanceView| names.contains(&Some(instance.model.as_str()));
+    let called: Vec<&InstanceView> = placed.iter().filter(is_called).collect();
+    let first = called.first()?;
+    let are_several = called.iter().any(|instance| instance.model_id != first.model_id);
+    let text = |i: &&InstanceView| format!("{} (model {})", i.id, models::short(&i.model_id));
+    are_several.then(|| called.iter().map(text).collect::<Vec<_>>().join(", "))
 }
 
 /// The id of the model that the node knows by this name or id, if it knows one.
@@ -222,7 +239,10 @@ fn because(trouble: Option<&str>) -> String {
 /// Unloads by the id of an instance or by any name of its model.
 pub async fn unload(config: &Config, wanted: &str, is_sure: bool, json: Json) -> anyhow::Result<()> {
     let client = running(config).await?;
-    let PlacedAs { found, there } = placed_as(&client, wanted).await?;
+    let PlacedAs { found, there, shared } = placed_as(&client, wanted).await?;
+    if let Some(shared) = shared {
+        bail!("several models called `{wanted}` are placed: {shared}; name one by such an id");
+    }
     if found.is_empty() {
         bail!("nothing called `{wanted}` is placed; there are: {there}");
     }
@@ -282,5 +302,13 @@ mod tests {
         assert_eq!(ids(None, "small"), ["i1", "i2"]);
         assert_eq!(ids(None, "cc"), ["i3"]);
         assert!(ids(None, "nothing").is_empty());
+        // Which of two ends is not left to a rule.
+        let text = "i1 (model aa), i2 (model bb)";
+        for wanted in ["small", "small:latest"] {
+            assert_eq!(shared(&placed, wanted).as_deref(), Some(text), "{wanted}");
+        }
+        for wanted in ["large", "i3", "aa", "nothing"] {
+            assert_eq!(shared(&placed, wanted), None, "{wanted}");
+        }
     }
 }

@@ -40,7 +40,7 @@ pub async fn run(config: &Config, args: Replan) -> anyhow::Result<()> {
 }
 
 async fn find(client: &Client, wanted: &str) -> anyhow::Result<InstanceView> {
-    let PlacedAs { found, there } = placed_as(client, wanted).await?;
+    let PlacedAs { found, there, .. } = placed_as(client, wanted).await?;
     match found.into_iter().next() {
         Some(instance) => Ok(instance),
         None => bail!("nothing called `{wanted}` is placed; there are: {there}"),

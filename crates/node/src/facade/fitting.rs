@@ -19,7 +19,8 @@ const FITS_MAX: Duration = Duration::from_secs(28);
 impl NodeFacade {
     /// All of the catalogue, or the one that is asked for.
     pub(super) async fn which_fit(&self, query: FitsQuery) -> Result<FitsView, AdminError> {
-        let context_tokens = query.context_tokens.unwrap_or(self.config.context_tokens);
+        let named = query.context_tokens;
+        let context_tokens = named.unwrap_or(self.config.context_tokens);
         if context_tokens == 0 {
             return Err(AdminError::invalid("context_tokens", "a context has at least one token"));
         }
@@ -51,7 +52,7 @@ impl NodeFacade {
             cancel.cancel();
             return Err(unavailable("the hub has not answered in time"));
         };
-        found?.map_err(|error| match error {
+        found?.map(|view| fits::within_context(view, named)).map_err(|error| match error {
             ReferenceError::Disk { .. } => AdminError::Failed { message: chain(&error) },
             ReferenceError::Hub(HubError::Reference { .. }) | ReferenceError::Unknown(_) => {
                 AdminError::invalid("reference", chain(&error))

@@ -89,9 +89,11 @@ impl NodeFacade {
     pub(super) async fn open(&self, model: &str) -> Result<(Resolved, Arc<OpenModel>), GenerateError> {
         let resolved = self.resolve(model).await.map_err(|m| m.for_request(model))?;
         let open = self.library.open(resolved.id, &resolved.holders).await;
-        let failed = |error: LibraryError| GenerateError::LoadFailed {
-            model: model.to_owned(),
-            reason: chain(&error),
+        let failed = |error: LibraryError| match error {
+            LibraryError::Changed { .. } => {
+                GenerateError::Invalid { part: RequestPart::Model, message: chain(&error) }
+            }
+            error => GenerateError::LoadFailed { model: model.to_owned(), reason: chain(&error) },
         };
         let open = open.map_err(failed)?;
         // What is asked of its tokenizer alone is answered as well, and by the same files.

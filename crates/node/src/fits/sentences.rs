@@ -59,6 +59,12 @@ fn page_count(tokens: u32) -> u32 {
     (f64::from(tokens) * WORDS_PER_TOKEN / WORDS_PER_PAGE).round().max(1.0) as u32
 }
 
+/// "made for at most 2048 tokens (about 3 pages) at once, not 4096 (6)"
+pub fn made_for_less(made_for: u32, asked: u32) -> String {
+    let (most, pages) = (pages(made_for), page_count(asked));
+    format!("made for at most {made_for} tokens (about {most}) at once, not {asked} ({pages})")
+}
+
 /// "shorter texts: 2,048 tokens (3 pages) at once, not 4,096 (6)"
 pub fn shorter(fits: u32, asked: u32) -> String {
     format!(

@@ -19,7 +19,7 @@ use crate::heads::HeadReader;
 
 use super::{
     DISKS_MAX, FetchesHere, FitsCluster, KnownInLayers, ReferenceError, check_fits, choose_fitting,
-    find_known, fit_catalogue, fit_known, fit_one, fit_reference, known_in_layers,
+    find_known, fit_catalogue, fit_known, fit_one, fit_reference, known_in_layers, within_context,
 };
 
 /// `name=GIB@GB_PER_S`, one device each.
@@ -100,6 +100,26 @@ fn a_context_that_is_too_long_is_the_smallest_change() {
     let view = fit_known(&cluster("laptop=7@100", 40_960), find_known("qwen3-8b").unwrap());
     assert_eq!(view.verdict, FitVerdict::TooLarge);
     assert!(view.changes[0].starts_with("shorter texts: "), "{:?}", view.changes);
+}
+
+/// As `exo place` refuses it. A context that nobody named is the longest that is wished for.
+#[test]
+fn a_model_made_for_less_than_the_context_that_is_named_is_not_in_the_list_of_what_runs() {
+    let all = |named: Option<u32>| {
+        within_context(fit_catalogue(&cluster("desk=64@100", named.unwrap_or(4096))), named)
+    };
+    let view = all(Some(99_999_999));
+    assert!(view.models.iter().all(|m| m.best.is_none() && m.verdict > FitVerdict::TooLarge), "{view:?}");
+    let view = all(Some(4096));
+    assert!(view.models.is_sorted_by_key(|m| m.verdict), "in the order of all lists");
+    let of = |name: &str| view.models.iter().find(|m| m.name == name).unwrap();
+    let short = view.models.iter().find(|m| m.context_tokens_max == 2048).unwrap();
+    assert_eq!(short.verdict, FitVerdict::ContextTooLong);
+    assert_eq!(short.summary, "made for at most 2048 tokens (about 3 pages) at once, not 4096 (6)");
+    assert!(short.changes[0].starts_with("shorter texts: 2048 tokens"), "{:?}", short.changes);
+    assert_eq!(of("qwen3-0.6b").verdict, FitVerdict::Comfortable);
+    let name = short.name.clone();
+    assert!(all(None).models.iter().any(|m| m.name == name && m.best.is_some()), "{name} runs with its own");
 }
 
 /// What is recommended is then placed with the node's slots and cache.

@@ -62,11 +62,15 @@ impl Fetches {
                     let received = Received { bytes, took, is_burst: false };
                     events.post(Input::Received { from, received });
                 };
-                match what {
+                let done = match what {
                     FetchWhat::Manifest => library.ensure_manifest(model, &holders).await,
                     FetchWhat::Shard(shard) => {
                         library.ensure_shard(model, &shard, &holders, &mut progress, &received).await
                     }
+                };
+                match done {
+                    Err(error) => Err(library.why_not_held(model, error).await),
+                    Ok(()) => Ok(()),
                 }
             };
             tokio::select! {
