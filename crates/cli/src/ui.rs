@@ -77,18 +77,21 @@ fn beside(text: &str) -> String {
     printable_lines(text).replace('\n', "\n  ")
 }
 
-/// What was lost of the output, and why.
+/// Why the first write that failed did.
 static LOST: OnceLock<std::io::Error> = OnceLock::new();
 
 /// Why the output is not whole. Who closed a pipe wanted no more of it.
 pub fn lost_output() -> Option<&'static std::io::Error> {
-    LOST.get()
+    LOST.get().filter(|error| error.kind() != std::io::ErrorKind::BrokenPipe)
+}
+
+/// Whether a write failed: a command that would go on printing ends then.
+pub fn is_output_over() -> bool {
+    LOST.get().is_some()
 }
 
 fn note_lost(written: std::io::Result<()>) {
-    if let Err(error) = written
-        && error.kind() != std::io::ErrorKind::BrokenPipe
-    {
+    if let Err(error) = written {
         let _ = LOST.set(error);
     }
 }

@@ -432,6 +432,46 @@ fn output_that_could_not_be_written_is_an_error() {
     assert!(text.contains("the output could not be written"), "{text}");
 }
 
+/// The exit code and what it says of a command that goes on until something ends it, with this output.
+#[cfg(unix)]
+fn endless(node: &Node, args: &[&str], output: Stdio) -> (Option<i32>, String) {
+    let mut command = exo(args);
+    command.arg("--data-dir").arg(&node.data_dir).stdout(output).stderr(Stdio::piped());
+    let mut child = support::Killed(command.spawn().unwrap());
+    let ended = wait_for(&format!("the end of {args:?}"), SOON, || child.0.try_wait().unwrap());
+    let mut text = String::new();
+    child.0.stderr.as_mut().unwrap().read_to_string(&mut text).unwrap();
+    (ended.code(), text)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_command_that_goes_on_printing_ends_when_its_output_cannot_be_written() {
+    let node = Node::alone();
+    for args in [["status", "--watch"], ["logs", "--follow"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, text) = endless(&node, &args, full.into());
+        assert_eq!(code, Some(1), "{args:?}: {text}");
+        assert!(text.contains("the output could not be written"), "{args:?}: {text}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_command_that_goes_on_printing_ends_quietly_when_nobody_reads_on() {
+    let node = Node::alone();
+    // The second one has nothing to print.
+    let commands: [&[&str]; 3] =
+        [&["status", "--watch"], &["logs", "--follow", "--target", "no_such_target"], &["logs", "--follow"]];
+    for args in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, text) = endless(&node, args, writer.into());
+        assert_eq!(code, Some(0), "{args:?}: {text}");
+        assert!(!text.contains("error"), "{args:?}: {text}");
+    }
+}
+
 /// As behind `2>&1 | head`, which has read enough.
 #[test]
 #[cfg(unix)]
