@@ -555,6 +555,7 @@ fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing
     let node = node_of(&world);
     let left = wait_for("the list", SOON, || node.get("/exo/v1/pulls")[0].as_object().cloned());
     assert_eq!((&left["state"], &left["error"]), (&failed["state"], &failed["error"]));
+    assert!(left["id"] == failed["id"] && left["id"] != id.as_str(), "its id is its own: {left:?}");
 }
 
 #[test]
