@@ -324,6 +324,11 @@ pub fn bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
 }
 
+/// "1 file", "2 files".
+pub fn files(count: u64) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}
+
 /// A number with three digits that mean something: 2140, 12.1, 0.467.
 pub fn figure(value: f64) -> String {
     let power = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
@@ -463,6 +468,11 @@ mod tests {
         assert_eq!(measured(1, 0), "1 pass, 0 s ago");
         assert_eq!([measured(12, 60), measured(12, 180)], ["12 passes, 1 min ago", "12 passes, 3 min ago"]);
         assert_eq!(measured(2, 50 * 3600), "2 passes, 50 h ago");
+    }
+
+    #[test]
+    fn one_file_is_no_files() {
+        assert_eq!([0, 1, 2].map(files), ["0 files", "1 file", "2 files"]);
     }
 
     #[test]

@@ -369,11 +369,11 @@ fn announce(plan: &FetchPlan) {
     let commit =
         plan.commit.as_deref().map(|c| format!(" at {}", c.get(..8).unwrap_or(c))).unwrap_or_default();
     ui::note(&format!(
-        "fetching {} {}{commit}, {} in {} files: {}",
+        "fetching {} {}{commit}, {} in {}: {}",
         plan.repo,
         variant.label,
         ui::bytes(plan.bytes()),
-        plan.files.len(),
+        ui::files(plan.files.len() as u64),
         plan.choice.reason
     ));
     match plan.licence.notable_terms() {
