@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use etcetera::BaseStrategy;
+use exo_backend_cpu::CpuDevice;
 use exo_device::CoreList;
 use exo_node::LogCapture;
 use exo_server::AllowedOrigin;
@@ -379,15 +380,22 @@ impl Config {
         if self.text("threads").trim().is_empty() {
             return Ok(None);
         }
-        let threads = self.parse("threads")?;
-        if threads == 0 {
-            let (value, cores) = (self.value("threads"), exo_device::cores());
-            bail!(
-                "setting `threads` is `0` (from {}): give 1 or more, or leave it out to use all {cores}",
-                value.source
-            );
+        let threads = self.parse::<usize>("threads")?;
+        if !(1..=CpuDevice::THREADS_MAX).contains(&threads) {
+            let (max, cores) = (CpuDevice::THREADS_MAX, exo_device::cores());
+            let reason = format!("give 1 to {max}, or leave it out to use all {cores}");
+            return Err(self.refused("threads", reason).into());
         }
         Ok(Some(threads))
+    }
+
+    /// Whether a new cluster lets no node join.
+    pub fn trust_closed(&self) -> anyhow::Result<bool> {
+        match self.text("trust") {
+            "auto" => Ok(false),
+            "closed" => Ok(true),
+            _ => Err(self.refused("trust", "it must be `auto` or `closed`").into()),
+        }
     }
 
     /// Memory that models may take of each device, if set.
@@ -641,9 +649,19 @@ mod tests {
         assert_eq!(resolve(&[], &[], "").unwrap().threads().unwrap(), None);
         assert_eq!(threads("3").unwrap(), Some(3));
         let error = threads("0").unwrap_err().to_string();
-        assert!(error.contains("`threads` is `0` (from flag)") && error.contains("1 or more"), "{error}");
+        assert!(error.contains("`threads` is `0` (from flag)") && error.contains("1 to 1024"), "{error}");
+        let error = threads("100000").unwrap_err().to_string();
+        assert!(error.contains("`threads` is `100000` (from flag): give 1 to 1024"), "{error}");
         let error = threads("-1").unwrap_err().to_string();
         assert!(error.contains("`-1`") && error.contains("a whole number"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_trust_says_where_it_came_from() {
+        let trust = |text| resolve(&[], &[("EXO_TRUST", text)], "").unwrap().trust_closed();
+        assert!(trust("closed").unwrap() && !trust("auto").unwrap());
+        let error = trust("open").unwrap_err().to_string();
+        assert!(error.contains("`trust` is `open` (from environment EXO_TRUST): it must be"), "{error}");
     }
 
     #[test]

@@ -102,6 +102,12 @@ fn a_check_of_a_model_that_is_of_no_hub_says_that_there_is_nothing_to_compare() 
 }
 
 #[test]
+fn a_wrong_log_filter_says_where_it_came_from() {
+    let output = finish(exo(&["config"]).env("EXO_LOG", "exo=loud"), SOON);
+    must_refuse(output, "setting `log` is `exo=loud` (from environment EXO_LOG): ");
+}
+
+#[test]
 fn config_shows_where_each_value_comes_from() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("exo.toml");

@@ -274,6 +274,9 @@ fn show_and_search_fetch_no_weights() {
     assert_eq!(shown["models"][0]["files"][0]["sha256"], sha256(&demo_model()));
     assert!(world.run(&["search", "demo"]).contains("hf.co/org/demo-GGUF"));
     assert!(world.run(&["search", "nothing", "like", "it"]).contains("has no model for `nothing like it`"));
+    let asked = world.hub.seen().len();
+    assert!(world.refused(&["search", " "]).contains("name what to look for"));
+    assert_eq!(world.hub.seen().len(), asked, "for nothing no hub is asked");
     assert_eq!(world.hub.sent_bytes(), 0);
 }
 

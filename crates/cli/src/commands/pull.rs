@@ -439,6 +439,7 @@ fn verdict(variant: &VariantView, memory: Option<&Memory>) -> String {
 /// What the hub finds.
 pub async fn search(config: &Config, args: Search) -> anyhow::Result<()> {
     let (settings, text) = (settings(config)?, args.text.join(" "));
+    anyhow::ensure!(!text.trim().is_empty(), "name what to look for, as in `exo search qwen3 gguf`");
     let wanted = text.clone();
     let work = asking(move |cancel| Ok(exo_hub::Client::new(settings).search(&wanted, cancel)?));
     let found = work.await?;
