@@ -350,7 +350,11 @@ pub fn type_rates(dtype: exo_types::DType, read_bytes_per_s: f64, flops_per_s: f
 /// "12 passes, 3 min ago": how often and how long ago a rate was measured.
 pub fn measured(passes: u32, age_s: u64) -> String {
     let count = if passes == 1 { "1 pass".to_owned() } else { format!("{passes} passes") };
-    format!("{count}, {}", ago(age_s))
+    match age_s {
+        // Nodes tell it in minutes.
+        0..60 => format!("{count}, just now"),
+        _ => format!("{count}, {}", ago(age_s)),
+    }
 }
 
 /// So many seconds ago, in the unit people read.
@@ -465,7 +469,7 @@ mod tests {
 
     #[test]
     fn what_was_measured_says_how_often_and_how_long_ago() {
-        assert_eq!(measured(1, 0), "1 pass, 0 s ago");
+        assert_eq!(measured(1, 59), "1 pass, just now");
         assert_eq!([measured(12, 60), measured(12, 180)], ["12 passes, 1 min ago", "12 passes, 3 min ago"]);
         assert_eq!(measured(2, 50 * 3600), "2 passes, 50 h ago");
     }
