@@ -58,8 +58,11 @@ async fn checks(config: &Config) -> Vec<Check> {
 async fn of_machine(config: &Config, is_running: bool) -> Result<Vec<Check>, Check> {
     let (own, folder) = (config.clone(), config.data_dir());
     let look = move || {
-        let mut checks = vec![machine::data_folder(&own, is_running)];
-        checks.extend(machine::disk(&own));
+        let folder = machine::data_folder(&own, is_running);
+        // Where nothing can be written, room is of no use.
+        let room = if is_broken(std::slice::from_ref(&folder)) { None } else { machine::disk(&own) };
+        let mut checks = vec![folder];
+        checks.extend(room);
         checks.push(machine::processor(&own));
         checks.push(machine::memory(&own));
         checks.extend(machine::large_pages());
