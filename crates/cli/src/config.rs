@@ -196,6 +196,8 @@ pub struct Config {
     api_keys: Vec<NamedKey>,
     /// The configuration file, which need not be there.
     file: PathBuf,
+    /// Why nothing of that file is in these settings.
+    file_problem: Option<String>,
     /// Where the log lines of this process are kept, for a node in it.
     pub log: LogCapture,
 }
@@ -208,11 +210,34 @@ impl Config {
         environment: &dyn Fn(&str) -> Option<String>,
         file: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        let path = match file {
-            Some(path) => path.to_owned(),
-            None => default_file()?,
-        };
-        let FileSettings { values: table, api_keys: keys_of_file } = read_file(&path, file.is_some())?;
+        let path = path_of(file)?;
+        let settings = read_file(&path, file.is_some())?;
+        Self::resolve_with(flags, environment, path, settings)
+    }
+
+    /// The same without the configuration file, which cannot be used: for a command that says why.
+    pub fn without_file(
+        flags: &BTreeMap<&'static str, String>,
+        environment: &dyn Fn(&str) -> Option<String>,
+        file: Option<&Path>,
+        problem: &anyhow::Error,
+    ) -> anyhow::Result<Self> {
+        let config = Self::resolve_with(flags, environment, path_of(file)?, FileSettings::default())?;
+        Ok(Self { file_problem: Some(format!("{problem:#}")), ..config })
+    }
+
+    /// Why the configuration file could not be used, if these settings are without it.
+    pub fn file_problem(&self) -> Option<&str> {
+        self.file_problem.as_deref()
+    }
+
+    fn resolve_with(
+        flags: &BTreeMap<&'static str, String>,
+        environment: &dyn Fn(&str) -> Option<String>,
+        path: PathBuf,
+        settings: FileSettings,
+    ) -> anyhow::Result<Self> {
+        let FileSettings { values: table, api_keys: keys_of_file } = settings;
         let mut values = BTreeMap::new();
         for key in KEYS {
             let variable = key.variable();
@@ -230,7 +255,13 @@ impl Config {
         if let Some(folder) = values.get_mut("data_dir") {
             folder.text = with_home(&folder.text)?;
         }
-        let mut config = Self { values, api_keys: keys_of_file, file: path, log: LogCapture::default() };
+        let mut config = Self {
+            values,
+            api_keys: keys_of_file,
+            file: path,
+            file_problem: None,
+            log: LogCapture::default(),
+        };
         if config.text("data_dir").is_empty() {
             return Err(config.refused("data_dir", "name a folder, or leave it out").into());
         }
@@ -496,6 +527,11 @@ impl Config {
 /// The configuration file exo looks for: `exo/config.toml` in the XDG configuration folder.
 pub fn default_file() -> anyhow::Result<PathBuf> {
     Ok(strategy()?.config_dir().join("exo").join("config.toml"))
+}
+
+/// The configuration file: the one that was named, or where it is looked for.
+fn path_of(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    named.map_or_else(default_file, |path| Ok(path.to_owned()))
 }
 
 fn strategy() -> anyhow::Result<impl BaseStrategy> {

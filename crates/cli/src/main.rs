@@ -75,7 +75,14 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         return commands::worker::run().map(|()| ExitCode::SUCCESS);
     }
     let environment = |name: &str| std::env::var(name).ok();
-    let config = Config::resolve(&cli.settings.flags(), &environment, cli.settings.config.as_deref())?;
+    let (flags, file) = (cli.settings.flags(), cli.settings.config.as_deref());
+    let config = match Config::resolve(&flags, &environment, file) {
+        // It finds what is wrong, that included.
+        Err(error) if matches!(cli.command, Some(Command::Doctor(_))) => {
+            Config::without_file(&flags, &environment, file, &error)?
+        }
+        resolved => resolved?,
+    };
     start_logging(config.text("log"), config.source("log"), Some(&config.log))?;
     // Workers inherit it.
     system::leave_no_core_file();

@@ -267,6 +267,21 @@ fn the_doctor_fails_when_something_essential_is_broken() {
 }
 
 #[test]
+fn the_doctor_finds_a_configuration_file_that_cannot_be_read_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file) = (folder.path().join("data"), folder.path().join("exo.toml"));
+    std::fs::write(&file, "threads = = 3\n").unwrap();
+    let (data, named) = (data.to_str().unwrap(), file.to_str().unwrap());
+    let args = ["doctor", "--json", "--no-discovery", "--data-dir", data, "--config", named];
+    let output = run(&args);
+    let checks: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((output.status.code(), &checks[0]["check"]), (Some(1), &"configuration".into()), "{checks}");
+    let found = checks[0]["found"].as_str().unwrap();
+    assert!(found.contains("is not TOML: line 1"), "{checks}");
+    assert!(checks.as_array().unwrap().iter().any(|check| check["check"] == "processor"), "{checks}");
+}
+
+#[test]
 fn commands_without_a_node_say_how_to_start_one() {
     let folder = tempfile::tempdir().unwrap();
     for command in ["status", "open"] {
