@@ -26,8 +26,8 @@ struct Watched {
     last_id: Option<String>,
 }
 
-/// Shows the cluster until Ctrl-C, until the node ends, until nobody reads on or until a write fails; as JSON,
-/// one event a line.
+/// Shows the cluster until Ctrl-C, until the node ends or until the output takes no more; as JSON, one event
+/// a line.
 pub async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
     tokio::select! {
         result = watch(client, json) => result,
