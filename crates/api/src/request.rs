@@ -192,8 +192,9 @@ fn top_k(value: Option<i64>) -> Result<u32, BadParam> {
     match value {
         // Other servers write "all" as -1.
         None | Some(-1) => Ok(0),
-        Some(k) => u32::try_from(k)
-            .map_err(|_| BadParam::invalid("top_k", format!("`top_k` is {k}, it must be 0 (all) or more"))),
+        Some(k) => u32::try_from(k).map_err(|_| {
+            BadParam::invalid("top_k", format!("`top_k` is {k}, it must be from 0 (all) to {}", u32::MAX))
+        }),
     }
 }
 

@@ -366,19 +366,20 @@ pub struct TypeRatesView {
 pub struct ProvenanceView {
     /// Number of measurements.
     pub samples: u32,
-    /// Seconds since the last one: rounded up to a minute, beyond an hour to ten, beyond a day to an hour.
+    /// Seconds since the last one: rounded down to a minute, beyond an hour to ten, beyond a day to an hour.
     pub age_s: u32,
 }
 
 impl From<Provenance> for ProvenanceView {
     /// A node would differ each second otherwise, and whoever follows the cluster would be told.
     fn from(Provenance { count, age_s }: Provenance) -> Self {
-        let step_s = match age_s {
-            0..=3600 => 60,
-            3601..=86_400 => 600,
-            _ => 3600,
+        let (step_s, least_s) = match age_s {
+            0..=3600 => (60, 0),
+            3601..=Provenance::FRESH_S => (600, 0),
+            // What is stale stays so.
+            _ => (3600, Provenance::FRESH_S + 1),
         };
-        Self { samples: count, age_s: age_s.div_ceil(step_s).saturating_mul(step_s) }
+        Self { samples: count, age_s: (age_s / step_s * step_s).max(least_s) }
     }
 }
 

@@ -104,6 +104,9 @@ pub struct CpuDevice {
 }
 
 impl CpuDevice {
+    /// The most worker threads.
+    pub const THREADS_MAX: usize = Pool::THREADS_MAX;
+
     /// Starts the worker threads and looks at the machine.
     pub fn open(options: CpuOptions) -> Result<Arc<Self>, OpenError> {
         Self::open_in(Path::new("/"), options)

@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use etcetera::BaseStrategy;
+use exo_backend_cpu::CpuDevice;
 use exo_device::CoreList;
 use exo_node::LogCapture;
 use exo_server::AllowedOrigin;
@@ -195,6 +196,8 @@ pub struct Config {
     api_keys: Vec<NamedKey>,
     /// The configuration file, which need not be there.
     file: PathBuf,
+    /// Why nothing of that file is in these settings.
+    file_problem: Option<String>,
     /// Where the log lines of this process are kept, for a node in it.
     pub log: LogCapture,
 }
@@ -207,11 +210,34 @@ impl Config {
         environment: &dyn Fn(&str) -> Option<String>,
         file: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        let path = match file {
-            Some(path) => path.to_owned(),
-            None => default_file()?,
-        };
-        let FileSettings { values: table, api_keys: keys_of_file } = read_file(&path, file.is_some())?;
+        let path = path_of(file)?;
+        let settings = read_file(&path, file.is_some())?;
+        Self::resolve_with(flags, environment, path, settings)
+    }
+
+    /// The same without the configuration file, which cannot be used: for a command that says why.
+    pub fn without_file(
+        flags: &BTreeMap<&'static str, String>,
+        environment: &dyn Fn(&str) -> Option<String>,
+        file: Option<&Path>,
+        problem: &anyhow::Error,
+    ) -> anyhow::Result<Self> {
+        let config = Self::resolve_with(flags, environment, path_of(file)?, FileSettings::default())?;
+        Ok(Self { file_problem: Some(format!("{problem:#}")), ..config })
+    }
+
+    /// Why the configuration file could not be used, if these settings are without it.
+    pub fn file_problem(&self) -> Option<&str> {
+        self.file_problem.as_deref()
+    }
+
+    fn resolve_with(
+        flags: &BTreeMap<&'static str, String>,
+        environment: &dyn Fn(&str) -> Option<String>,
+        path: PathBuf,
+        settings: FileSettings,
+    ) -> anyhow::Result<Self> {
+        let FileSettings { values: table, api_keys: keys_of_file } = settings;
         let mut values = BTreeMap::new();
         for key in KEYS {
             let variable = key.variable();
@@ -229,7 +255,13 @@ impl Config {
         if let Some(folder) = values.get_mut("data_dir") {
             folder.text = with_home(&folder.text)?;
         }
-        let mut config = Self { values, api_keys: keys_of_file, file: path, log: LogCapture::default() };
+        let mut config = Self {
+            values,
+            api_keys: keys_of_file,
+            file: path,
+            file_problem: None,
+            log: LogCapture::default(),
+        };
         if config.text("data_dir").is_empty() {
             return Err(config.refused("data_dir", "name a folder, or leave it out").into());
         }
@@ -379,15 +411,22 @@ impl Config {
         if self.text("threads").trim().is_empty() {
             return Ok(None);
         }
-        let threads = self.parse("threads")?;
-        if threads == 0 {
-            let (value, cores) = (self.value("threads"), exo_device::cores());
-            bail!(
-                "setting `threads` is `0` (from {}): give 1 or more, or leave it out to use all {cores}",
-                value.source
-            );
+        let threads = self.parse::<usize>("threads")?;
+        if !(1..=CpuDevice::THREADS_MAX).contains(&threads) {
+            let (max, cores) = (CpuDevice::THREADS_MAX, exo_device::cores());
+            let reason = format!("give 1 to {max}, or leave it out to use all {cores}");
+            return Err(self.refused("threads", reason).into());
         }
         Ok(Some(threads))
+    }
+
+    /// Whether a new cluster lets no node join.
+    pub fn trust_closed(&self) -> anyhow::Result<bool> {
+        match self.text("trust") {
+            "auto" => Ok(false),
+            "closed" => Ok(true),
+            _ => Err(self.refused("trust", "it must be `auto` or `closed`").into()),
+        }
     }
 
     /// Memory that models may take of each device, if set.
@@ -488,6 +527,11 @@ impl Config {
 /// The configuration file exo looks for: `exo/config.toml` in the XDG configuration folder.
 pub fn default_file() -> anyhow::Result<PathBuf> {
     Ok(strategy()?.config_dir().join("exo").join("config.toml"))
+}
+
+/// The configuration file: the one that was named, or where it is looked for.
+fn path_of(named: Option<&Path>) -> anyhow::Result<PathBuf> {
+    named.map_or_else(default_file, |path| Ok(path.to_owned()))
 }
 
 fn strategy() -> anyhow::Result<impl BaseStrategy> {
@@ -641,9 +685,19 @@ mod tests {
         assert_eq!(resolve(&[], &[], "").unwrap().threads().unwrap(), None);
         assert_eq!(threads("3").unwrap(), Some(3));
         let error = threads("0").unwrap_err().to_string();
-        assert!(error.contains("`threads` is `0` (from flag)") && error.contains("1 or more"), "{error}");
+        assert!(error.contains("`threads` is `0` (from flag)") && error.contains("1 to 1024"), "{error}");
+        let error = threads("100000").unwrap_err().to_string();
+        assert!(error.contains("`threads` is `100000` (from flag): give 1 to 1024"), "{error}");
         let error = threads("-1").unwrap_err().to_string();
         assert!(error.contains("`-1`") && error.contains("a whole number"), "{error}");
+    }
+
+    #[test]
+    fn a_wrong_trust_says_where_it_came_from() {
+        let trust = |text| resolve(&[], &[("EXO_TRUST", text)], "").unwrap().trust_closed();
+        assert!(trust("closed").unwrap() && !trust("auto").unwrap());
+        let error = trust("open").unwrap_err().to_string();
+        assert!(error.contains("`trust` is `open` (from environment EXO_TRUST): it must be"), "{error}");
     }
 
     #[test]

@@ -28,8 +28,10 @@ fn hint_of(cause: &(dyn Error + 'static)) -> Option<String> {
     if let Some(error) = cause.downcast_ref::<exo_store::NoRoom>() {
         return Some(error.hint().to_owned());
     }
-    if let Some(exo_store::StoreError::DiskFull { .. }) = cause.downcast_ref() {
-        return hint("disk_full").map(str::to_owned);
+    match cause.downcast_ref() {
+        Some(exo_store::StoreError::DiskFull { .. }) => return hint("disk_full").map(str::to_owned),
+        Some(exo_store::StoreError::ReadOnly { .. }) => return hint("read_only").map(str::to_owned),
+        _ => {}
     }
     hint(code(cause)?).map(str::to_owned)
 }
@@ -109,7 +111,8 @@ fn hint(code: &str) -> Option<&'static str> {
         "read_only" => "mount it so that it can be written, or give --data-dir another folder",
         "disk_failed" => {
             "check the disk of the node's data folder: where it is full, `exo prune` deletes what was never fetched whole and \
-             `exo models remove NAME` a model; else see who may write there"
+             `exo models remove NAME` a model; where it is read-only, mount it so that it can be \
+             written; else see who may write there"
         }
         "disk_full" => {
             "free some disk space: `exo prune` deletes downloads that were never finished, `exo models remove NAME` a model, both \
@@ -179,6 +182,8 @@ mod tests {
         let refused = BackendError::Unknown { name: "opencl".to_owned() };
         let error = anyhow::Error::from(refused).context("cannot start");
         assert!(of(&error).is_some_and(|hint| hint.starts_with("leave --backend out")));
+        let read_only = exo_store::StoreError::ReadOnly { attempt: "write", path: "/x".into() };
+        assert!(of(&read_only.into()).is_some_and(|hint| hint.starts_with("mount it")));
         let words = anyhow::anyhow!("unknown backend `opencl`, and Address already in use");
         assert_eq!(of(&words), None);
         let taken = std::io::Error::from(ErrorKind::AddrInUse);

@@ -38,7 +38,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use args::{Cli, Command};
-use config::Config;
+use config::{Config, Source};
 use log_writer::{FlushWhenDropped, LogWriter};
 
 /// The log of this process, unless it is a worker.
@@ -71,12 +71,19 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Some(Command::Worker) = cli.command {
         // Its settings come from the node; no file of the user's is its business.
-        start_logging(cli.settings.log().unwrap_or("warn"), None)?;
+        start_logging(cli.settings.log().unwrap_or("warn"), &Source::Flag, None)?;
         return commands::worker::run().map(|()| ExitCode::SUCCESS);
     }
     let environment = |name: &str| std::env::var(name).ok();
-    let config = Config::resolve(&cli.settings.flags(), &environment, cli.settings.config.as_deref())?;
-    start_logging(config.text("log"), Some(&config.log))?;
+    let (flags, file) = (cli.settings.flags(), cli.settings.config.as_deref());
+    let config = match Config::resolve(&flags, &environment, file) {
+        // It finds what is wrong, that included.
+        Err(error) if matches!(cli.command, Some(Command::Doctor(_))) => {
+            Config::without_file(&flags, &environment, file, &error)?
+        }
+        resolved => resolved?,
+    };
+    start_logging(config.text("log"), config.source("log"), Some(&config.log))?;
     // Workers inherit it.
     system::leave_no_core_file();
     let command = cli.command.unwrap_or(Command::Start);
@@ -143,14 +150,14 @@ async fn dispatch(command: Command, config: &Config) -> anyhow::Result<ExitCode>
 }
 
 /// The log on standard error, and what a node keeps of it in memory.
-fn start_logging(filter: &str, capture: Option<&LogCapture>) -> anyhow::Result<()> {
+fn start_logging(filter: &str, source: &Source, capture: Option<&LogCapture>) -> anyhow::Result<()> {
     // What it warns of is a network that is away, which links tell.
     let quiet = match filter.trim() {
         "" | "off" => filter.to_owned(),
         _ => format!("quinn_udp=error,{filter}"),
     };
     let filter = tracing_subscriber::EnvFilter::try_new(quiet)
-        .map_err(|e| anyhow::anyhow!("setting `log` is `{filter}`: {e}"))?;
+        .map_err(|e| anyhow::anyhow!("setting `log` is `{filter}` (from {source}): {e}"))?;
     let free_of_secrets = filter_fn(is_free_of_secrets).with_max_level_hint(LevelFilter::TRACE);
     // A worker hears of no peer.
     let peers = capture.cloned().unwrap_or_default().shown_lines::<tracing_subscriber::Registry>();

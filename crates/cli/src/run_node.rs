@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use exo_accelerators::{SurveyAsk, Surveyor, System};
 use exo_backend_cpu::{Isa, Packing};
 use exo_local_channel::LocalListener;
@@ -262,11 +262,6 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
 
 /// The settings of a node.
 pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
-    let trust_closed = match config.text("trust") {
-        "auto" => false,
-        "closed" => true,
-        other => bail!("setting `trust` is `{other}`: it must be `auto` or `closed`"),
-    };
     let (context_tokens, cache_tokens) = cache(config)?;
     Ok(NodeConfig {
         data_dir: config.data_dir(),
@@ -276,7 +271,7 @@ pub fn node_config(config: &Config) -> anyhow::Result<NodeConfig> {
         peers: config.peers()?,
         discovery: config.parse("discovery")?,
         is_private: false,
-        trust_closed,
+        trust_closed: config.trust_closed()?,
         has_token: join_token().is_some(),
         threads: config.threads()?,
         cores: config.cores()?,

@@ -77,18 +77,21 @@ fn beside(text: &str) -> String {
     printable_lines(text).replace('\n', "\n  ")
 }
 
-/// What was lost of the output, and why.
+/// Why the first write that failed did.
 static LOST: OnceLock<std::io::Error> = OnceLock::new();
 
 /// Why the output is not whole. Who closed a pipe wanted no more of it.
 pub fn lost_output() -> Option<&'static std::io::Error> {
-    LOST.get()
+    LOST.get().filter(|error| error.kind() != std::io::ErrorKind::BrokenPipe)
+}
+
+/// Whether a write failed: a command that would go on printing ends then.
+pub fn is_output_over() -> bool {
+    LOST.get().is_some()
 }
 
 fn note_lost(written: std::io::Result<()>) {
-    if let Err(error) = written
-        && error.kind() != std::io::ErrorKind::BrokenPipe
-    {
+    if let Err(error) = written {
         let _ = LOST.set(error);
     }
 }
@@ -321,6 +324,11 @@ pub fn bytes(n: u64) -> String {
     indicatif::HumanBytes(n).to_string()
 }
 
+/// "1 file", "2 files".
+pub fn files(count: u64) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+}
+
 /// A number with three digits that mean something: 2140, 12.1, 0.467.
 pub fn figure(value: f64) -> String {
     let power = if value == 0.0 { 0 } else { value.abs().log10().floor() as i32 };
@@ -342,7 +350,11 @@ pub fn type_rates(dtype: exo_types::DType, read_bytes_per_s: f64, flops_per_s: f
 /// "12 passes, 3 min ago": how often and how long ago a rate was measured.
 pub fn measured(passes: u32, age_s: u64) -> String {
     let count = if passes == 1 { "1 pass".to_owned() } else { format!("{passes} passes") };
-    format!("{count}, {}", ago(age_s))
+    match age_s {
+        // Nodes tell it in minutes.
+        0..60 => format!("{count}, just now"),
+        _ => format!("{count}, {}", ago(age_s)),
+    }
 }
 
 /// So many seconds ago, in the unit people read.
@@ -457,9 +469,14 @@ mod tests {
 
     #[test]
     fn what_was_measured_says_how_often_and_how_long_ago() {
-        assert_eq!(measured(1, 0), "1 pass, 0 s ago");
+        assert_eq!(measured(1, 59), "1 pass, just now");
         assert_eq!([measured(12, 60), measured(12, 180)], ["12 passes, 1 min ago", "12 passes, 3 min ago"]);
         assert_eq!(measured(2, 50 * 3600), "2 passes, 50 h ago");
+    }
+
+    #[test]
+    fn one_file_is_no_files() {
+        assert_eq!([0, 1, 2].map(files), ["0 files", "1 file", "2 files"]);
     }
 
     #[test]

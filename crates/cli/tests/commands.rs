@@ -102,6 +102,12 @@ fn a_check_of_a_model_that_is_of_no_hub_says_that_there_is_nothing_to_compare() 
 }
 
 #[test]
+fn a_wrong_log_filter_says_where_it_came_from() {
+    let output = finish(exo(&["config"]).env("EXO_LOG", "exo=loud"), SOON);
+    must_refuse(output, "setting `log` is `exo=loud` (from environment EXO_LOG): ");
+}
+
+#[test]
 fn config_shows_where_each_value_comes_from() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("exo.toml");
@@ -292,6 +298,21 @@ fn the_doctor_fails_when_something_essential_is_broken() {
 }
 
 #[test]
+fn the_doctor_finds_a_configuration_file_that_cannot_be_read_and_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let (data, file) = (folder.path().join("data"), folder.path().join("exo.toml"));
+    std::fs::write(&file, "threads = = 3\n").unwrap();
+    let (data, named) = (data.to_str().unwrap(), file.to_str().unwrap());
+    let args = ["doctor", "--json", "--no-discovery", "--data-dir", data, "--config", named];
+    let output = run(&args);
+    let checks: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    assert_eq!((output.status.code(), &checks[0]["check"]), (Some(1), &"configuration".into()), "{checks}");
+    let found = checks[0]["found"].as_str().unwrap();
+    assert!(found.contains("is not TOML: line 1"), "{checks}");
+    assert!(checks.as_array().unwrap().iter().any(|check| check["check"] == "processor"), "{checks}");
+}
+
+#[test]
 fn commands_without_a_node_say_how_to_start_one() {
     let folder = tempfile::tempdir().unwrap();
     for command in ["status", "open"] {
@@ -461,6 +482,46 @@ fn output_that_could_not_be_written_is_an_error() {
     std::io::Read::read_to_string(child.stderr.as_mut().unwrap(), &mut text).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{text}");
     assert!(text.contains("the output could not be written"), "{text}");
+}
+
+/// The exit code and what it says of a command that goes on until something ends it, with this output.
+#[cfg(unix)]
+fn endless(node: &Node, args: &[&str], output: Stdio) -> (Option<i32>, String) {
+    let mut command = exo(args);
+    command.arg("--data-dir").arg(&node.data_dir).stdout(output).stderr(Stdio::piped());
+    let mut child = support::Killed(command.spawn().unwrap());
+    let ended = wait_for(&format!("the end of {args:?}"), SOON, || child.0.try_wait().unwrap());
+    let mut text = String::new();
+    child.0.stderr.as_mut().unwrap().read_to_string(&mut text).unwrap();
+    (ended.code(), text)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_command_that_goes_on_printing_ends_when_its_output_cannot_be_written() {
+    let node = Node::alone();
+    for args in [["status", "--watch"], ["logs", "--follow"]] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let (code, text) = endless(&node, &args, full.into());
+        assert_eq!(code, Some(1), "{args:?}: {text}");
+        assert!(text.contains("the output could not be written"), "{args:?}: {text}");
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn a_command_that_goes_on_printing_ends_quietly_when_nobody_reads_on() {
+    let node = Node::alone();
+    // The second one has nothing to print.
+    let commands: [&[&str]; 3] =
+        [&["status", "--watch"], &["logs", "--follow", "--target", "no_such_target"], &["logs", "--follow"]];
+    for args in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, text) = endless(&node, args, writer.into());
+        assert_eq!(code, Some(0), "{args:?}: {text}");
+        assert!(!text.contains("error"), "{args:?}: {text}");
+    }
 }
 
 /// As behind `2>&1 | head`, which has read enough.

@@ -274,6 +274,9 @@ fn show_and_search_fetch_no_weights() {
     assert_eq!(shown["models"][0]["files"][0]["sha256"], sha256(&demo_model()));
     assert!(world.run(&["search", "demo"]).contains("hf.co/org/demo-GGUF"));
     assert!(world.run(&["search", "nothing", "like", "it"]).contains("has no model for `nothing like it`"));
+    let asked = world.hub.seen().len();
+    assert!(world.refused(&["search", " "]).contains("name what to look for"));
+    assert_eq!(world.hub.seen().len(), asked, "for nothing no hub is asked");
     assert_eq!(world.hub.sent_bytes(), 0);
 }
 
@@ -555,6 +558,7 @@ fn a_node_fetches_and_shows_how_far_it_is_pauses_goes_on_and_ends_without_losing
     let node = node_of(&world);
     let left = wait_for("the list", SOON, || node.get("/exo/v1/pulls")[0].as_object().cloned());
     assert_eq!((&left["state"], &left["error"]), (&failed["state"], &failed["error"]));
+    assert!(left["id"] == failed["id"] && left["id"] != id.as_str(), "its id is its own: {left:?}");
 }
 
 #[test]

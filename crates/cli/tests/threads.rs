@@ -33,7 +33,7 @@ fn no_threads_at_all_is_refused_before_anything_starts() {
         );
     }
     let text = stderr(&run(&["start", "--threads", "0"]));
-    assert!(text.contains("setting `threads` is `0` (from flag): give 1 or more"), "{text}");
+    assert!(text.contains("setting `threads` is `0` (from flag): give 1 to 1024"), "{text}");
 }
 
 #[test]

@@ -124,6 +124,7 @@ fn a_node_that_is_killed_is_an_alert_within_seconds_that_can_be_silenced() {
     let text = support::stderr(&unknown);
     assert!(text.contains("no alert `no_such_rule`, and no rule of that name; there are: "), "{text}");
     assert!(!unknown.status.success() && text.contains("node_lost:"), "{text}");
+    assert!(text.contains("rules are: node_lost, ") && text.contains(" disk_low, "), "{text}");
 
     nodes[0].kill();
     let again = Node::start_in(&nodes[0].data_dir, Start { name: "one", group: "alert", ..Start::default() });

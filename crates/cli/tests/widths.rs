@@ -100,6 +100,8 @@ fn commands_print_no_line_of_a_cluster_beyond_100_columns_into_a_pipe() {
     for (args, shows) in commands {
         run(args, shows);
     }
+    let report = own.data_dir.with_file_name("report.tar.gz");
+    run(&["doctor", "--report", report.to_str().unwrap()], "settings.json");
     other.kill();
     wait_for("the alert", ALERT_MAX, || {
         let alerts = own.get("/exo/v1/alerts");

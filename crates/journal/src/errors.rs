@@ -16,6 +16,8 @@ pub enum StorageFailure {
     DiskFull,
     #[error("no permission to write there")]
     NotPermitted,
+    #[error("the disk is read-only")]
+    ReadOnly,
     #[error("the file is damaged: {0}")]
     Corrupted(String),
     /// An earlier write failed and the file is in an unknown state until it is opened again.
@@ -33,6 +35,7 @@ impl JournalError {
             Self::InUse { .. } => "data_folder_in_use",
             Self::Format { .. } => "journal_format",
             Self::Storage { failure: StorageFailure::DiskFull, .. } => "disk_full",
+            Self::Storage { failure: StorageFailure::ReadOnly, .. } => "read_only",
             _ => "journal_unusable",
         }
     }
@@ -104,7 +107,8 @@ impl From<io::Error> for StorageFailure {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull,
-            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => Self::NotPermitted,
+            io::ErrorKind::PermissionDenied => Self::NotPermitted,
+            io::ErrorKind::ReadOnlyFilesystem => Self::ReadOnly,
             _ => Self::Io(error),
         }
     }

@@ -57,8 +57,11 @@ pub enum JoinFailure {
     IsJoining,
     #[error("this node was removed from its cluster; `exo stop` and `exo leave` make it a new one first")]
     WasRemoved,
-    #[error("this node is a member of a cluster of {members}; `exo stop` and `exo leave` make it a new one first")]
-    IsMember { members: usize },
+    #[error(
+        "this node is a member of a cluster of {members} ({reached} there); `exo leave` makes it a new one \
+         first"
+    )]
+    IsMember { members: usize, reached: usize },
     #[error("requests run on this node, and joining would end them; try again when they are done")]
     IsBusy,
     #[error("no exo node answered at {0}")]

@@ -53,6 +53,8 @@ const TURNS: usize = 2;
 const UNDER_WAY_MAX: usize = 64;
 /// Downloads that are over and still shown.
 const OVER_MAX: usize = 32;
+/// The largest id that is taken from the file: no list gets there, and the next one fits.
+const SAVED_ID_MAX: u64 = 1 << 32;
 /// Between two lists of a stream.
 const WATCH_EVERY: Duration = Duration::from_millis(200);
 /// For a thread to let go of its files: a stalled read takes five seconds.
@@ -135,8 +137,10 @@ impl NodeDownloads {
         });
         let downloads = Self { shared, stop };
         if downloads.shared.is_kept() {
-            for saved in saved::read(&downloads.shared.root).into_iter().take(UNDER_WAY_MAX) {
-                downloads.go_on(saved);
+            let saved = saved::read(&downloads.shared.root);
+            downloads.shared.pulls.lock().last_id = saved.last_id.min(SAVED_ID_MAX);
+            for pull in saved.pulls.into_iter().take(UNDER_WAY_MAX) {
+                downloads.go_on(pull);
             }
         }
         downloads
@@ -352,8 +356,11 @@ impl DownloadsInner {
         }
         // From before the look at the list, or of two writers the one with the older list may be the last.
         let _turn = self.saving.lock();
-        let all = self.pulls.lock().by_id.values().filter_map(|pull| pull.saved()).collect();
-        if let Err(error) = saved::write(&self.root, all) {
+        let (last_id, all) = {
+            let pulls = self.pulls.lock();
+            (pulls.last_id, pulls.by_id.values().filter_map(|pull| pull.saved()).collect())
+        };
+        if let Err(error) = saved::write(&self.root, last_id, all) {
             tracing::warn!(%error, "the list of downloads cannot be written; after a restart they have to be asked for again");
         }
     }
@@ -405,8 +412,7 @@ impl DownloadsInner {
         wish: DownloadCommand,
         stop: watch::Receiver<bool>,
     ) -> Arc<Pull> {
-        pulls.last_id += 1;
-        let id = pulls.last_id;
+        let id = pulls.next_id(pinned.as_ref().map_or(0, |pinned| pinned.id));
         let failed = pinned.as_ref().and_then(|pinned| pinned.failed.clone());
         let view = PullView {
             id: id.to_string(),
@@ -436,6 +442,14 @@ impl DownloadsInner {
 }
 
 impl Pulls {
+    /// The id of a download that begins: the one that it had in an earlier run of the node, if any.
+    fn next_id(&mut self, earlier: u64) -> u64 {
+        let is_free = (1..=SAVED_ID_MAX).contains(&earlier) && !self.by_id.contains_key(&earlier);
+        let id = if is_free { earlier } else { self.last_id + 1 };
+        self.last_id = self.last_id.max(id);
+        id
+    }
+
     fn take_out(&mut self, id: u64) {
         if let Some(pull) = self.by_id.remove(&id) {
             pull.wish.send_replace(DownloadCommand::End);
@@ -455,7 +469,7 @@ impl Pulls {
 pub fn waiting_downloads(data_dir: &Path) -> Vec<PathBuf> {
     let root = data_dir.join("hub");
     let saved = saved::read(&root);
-    folders_waiting(&root, saved)
+    folders_waiting(&root, saved.pulls)
 }
 
 /// Of downloads that go on by themselves, or were paused. One that failed may have filled the disk, and
@@ -659,5 +673,13 @@ mod tests {
         let known = BTreeSet::from([placed]);
         assert!(may_be_placed(Some(&known), placed) && !may_be_placed(Some(&known), other));
         assert!(may_be_placed(None, other));
+    }
+
+    #[test]
+    fn a_download_keeps_the_id_of_an_earlier_run_and_no_id_is_given_twice() {
+        let mut pulls = Pulls { last_id: 5, ..Pulls::default() };
+        // Of an earlier run, of a version that kept none, from a file that somebody wrote, and new ones.
+        assert_eq!([4, 0, u64::MAX, 0].map(|earlier| pulls.next_id(earlier)), [4, 6, 7, 8]);
+        assert_eq!([9, 0].map(|earlier| pulls.next_id(earlier)), [9, 10]);
     }
 }

@@ -103,6 +103,7 @@ pub use draft::DraftFacts;
 pub use exo_accelerators::{DEMO_MODEL, Message as DeviceMessage};
 pub use exo_cluster::{Speculation, UnknownSpeculation};
 pub use exo_machine::Notice;
+pub use exo_telemetry::RULES as ALERT_RULES;
 pub use files::{DataDir, FilesError, RunningApi, running_api};
 pub use heads::HeadReader;
 pub use host::{Host, SystemHost};

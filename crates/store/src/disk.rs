@@ -14,9 +14,8 @@ pub(crate) fn failed(attempt: &'static str, path: &Path, bytes: u64, source: io:
     let path = path.to_owned();
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StoreError::DiskFull { path, bytes },
-        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            StoreError::Permission { attempt, path }
-        }
+        ErrorKind::PermissionDenied => StoreError::Permission { attempt, path },
+        ErrorKind::ReadOnlyFilesystem => StoreError::ReadOnly { attempt, path },
         _ => StoreError::Io { attempt, path, bytes, source },
     }
 }
@@ -83,7 +82,7 @@ mod tests {
         let path = Path::new("/x");
         let say = |kind: ErrorKind| failed("write", path, 7, kind.into()).to_string();
         assert_eq!(say(ErrorKind::PermissionDenied), "no permission to write /x");
-        assert_eq!(say(ErrorKind::ReadOnlyFilesystem), "no permission to write /x");
+        assert_eq!(say(ErrorKind::ReadOnlyFilesystem), "cannot write /x: its disk is read-only");
         assert_eq!(say(ErrorKind::NotADirectory), "cannot write /x (7 bytes)");
     }
 

@@ -18,6 +18,8 @@ pub enum StoreError {
     DiskFull { path: PathBuf, bytes: u64 },
     #[error("no permission to {attempt} {}", path.display())]
     Permission { attempt: &'static str, path: PathBuf },
+    #[error("cannot {attempt} {}: its disk is read-only", path.display())]
+    ReadOnly { attempt: &'static str, path: PathBuf },
     #[error("cannot {attempt} {} ({bytes} bytes)", path.display())]
     Io { attempt: &'static str, path: PathBuf, bytes: u64, source: io::Error },
     #[error("no model {id} here")]

@@ -2444,7 +2444,7 @@ export type PromptTokensDetails = {
 
 /** See [`Provenance`]. A plan counts what is older than a day with a wider range. */
 export type ProvenanceView = {
-  /** Seconds since the last one: rounded up to a minute, beyond an hour to ten, beyond a day to an hour. */
+  /** Seconds since the last one: rounded down to a minute, beyond an hour to ten, beyond a day to an hour. */
   age_s: number;
   /** Number of measurements. */
   samples: number;

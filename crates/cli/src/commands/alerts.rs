@@ -53,7 +53,12 @@ async fn with_alerts(client: &Client, error: anyhow::Error) -> anyhow::Error {
         [] => "there is none now".to_owned(),
         ids => format!("there are: {}", ids.join(", ")),
     };
-    anyhow!("{error}, and no rule of that name; {there_are}; docs/runbook.md has a section for each rule")
+    let rules: Vec<&str> = exo_node::ALERT_RULES.iter().map(|rule| rule.id).collect();
+    let rules = rules.join(", ");
+    anyhow!(
+        "{error}, and no rule of that name; {there_are}; rules are: {rules}; docs/runbook.md has a section \
+         for each"
+    )
 }
 
 /// How bad the worst is called, and a space.

@@ -58,8 +58,11 @@ async fn checks(config: &Config) -> Vec<Check> {
 async fn of_machine(config: &Config, is_running: bool) -> Result<Vec<Check>, Check> {
     let (own, folder) = (config.clone(), config.data_dir());
     let look = move || {
-        let mut checks = vec![machine::data_folder(&own, is_running)];
-        checks.extend(machine::disk(&own));
+        let folder = machine::data_folder(&own, is_running);
+        // Where nothing can be written, room is of no use.
+        let room = if is_broken(std::slice::from_ref(&folder)) { None } else { machine::disk(&own) };
+        let mut checks = vec![folder];
+        checks.extend(room);
         checks.push(machine::processor(&own));
         checks.push(machine::memory(&own));
         checks.extend(machine::large_pages());
@@ -92,10 +95,11 @@ pub async fn run(config: &Config, args: &args::Doctor) -> anyhow::Result<ExitCod
     if args.cluster {
         return cluster(config, args.json.json).await;
     }
-    let checks = match of_running(config).await {
-        Some(checks) => checks,
+    let found = match of_running(config).await {
+        Some(found) => found,
         None => checks(config).await,
     };
+    let checks: Vec<Check> = configuration(config).into_iter().chain(found).collect();
     if let Some(path) = &args.report {
         let running = Client::running(&config.data_dir()).await;
         report::write(config, running.as_ref(), &checks, path.as_deref()).await?;
@@ -103,6 +107,12 @@ pub async fn run(config: &Config, args: &args::Doctor) -> anyhow::Result<ExitCod
     }
     ui::json_or(args.json.json, &checks, || show(&checks))?;
     Ok(exit_code(is_broken(&checks)))
+}
+
+/// That the configuration file cannot be used. A running node has read it before that.
+fn configuration(config: &Config) -> Option<Check> {
+    let next = "correct it: other commands refuse it, and what is below was found without its settings";
+    Some(Check::broken("configuration", config.file_problem()?).next(next))
 }
 
 /// What the node that runs on the data folder finds: it has settings of its own, and looks in the same way.

@@ -10,6 +10,7 @@ use super::running;
 use crate::args::Logs;
 use crate::client::{Client, is_not_found};
 use crate::config::Config;
+use crate::system;
 use crate::ui;
 
 /// Between two looks while following.
@@ -26,7 +27,7 @@ pub async fn run(config: &Config, args: &Logs) -> anyhow::Result<()> {
         let (word, minutes) = (level.as_str(), LOG_RAISED_S / 60);
         ui::note(&format!("this node keeps {word} lines of {shown} for {minutes} minutes"));
     }
-    let mut next = match show(&client, args, None).await {
+    let next = match show(&client, args, None).await {
         Err(error) if args.node.is_some() && is_not_found(&error) => {
             return Err(with_nodes(&client, error).await);
         }
@@ -35,10 +36,20 @@ pub async fn run(config: &Config, args: &Logs) -> anyhow::Result<()> {
     if !args.follow {
         return Ok(());
     }
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        next = show(&client, args, Some(&next)).await?;
+    tokio::select! {
+        result = follow(&client, args, next) => result,
+        // As behind `| head`, also where nothing new comes.
+        () = system::unread(std::io::stdout()) => Ok(()),
     }
+}
+
+/// Shows what is new until the output takes no more.
+async fn follow(client: &Client, args: &Logs, mut next: String) -> anyhow::Result<()> {
+    while !ui::is_output_over() {
+        tokio::time::sleep(LOOK_EVERY).await;
+        next = show(client, args, Some(&next)).await?;
+    }
+    Ok(())
 }
 
 /// The refusal of a node that is none, with those that there are.

@@ -369,11 +369,11 @@ fn announce(plan: &FetchPlan) {
     let commit =
         plan.commit.as_deref().map(|c| format!(" at {}", c.get(..8).unwrap_or(c))).unwrap_or_default();
     ui::note(&format!(
-        "fetching {} {}{commit}, {} in {} files: {}",
+        "fetching {} {}{commit}, {} in {}: {}",
         plan.repo,
         variant.label,
         ui::bytes(plan.bytes()),
-        plan.files.len(),
+        ui::files(plan.files.len() as u64),
         plan.choice.reason
     ));
     match plan.licence.notable_terms() {
@@ -439,6 +439,7 @@ fn verdict(variant: &VariantView, memory: Option<&Memory>) -> String {
 /// What the hub finds.
 pub async fn search(config: &Config, args: Search) -> anyhow::Result<()> {
     let (settings, text) = (settings(config)?, args.text.join(" "));
+    anyhow::ensure!(!text.trim().is_empty(), "name what to look for, as in `exo search qwen3 gguf`");
     let wanted = text.clone();
     let work = asking(move |cancel| Ok(exo_hub::Client::new(settings).search(&wanted, cancel)?));
     let found = work.await?;

@@ -243,11 +243,11 @@ fn announce(pull: &PullView, total: u64) {
     let commit =
         pull.commit.as_deref().map(|c| format!(" at {}", c.get(..8).unwrap_or(c))).unwrap_or_default();
     ui::note(&format!(
-        "fetching {} {}{commit}, {} in {} files: {}",
+        "fetching {} {}{commit}, {} in {}: {}",
         pull.reference,
         pull.label.as_deref().unwrap_or_default(),
         ui::bytes(total),
-        pull.files,
+        ui::files(pull.files.into()),
         pull.reason.as_deref().unwrap_or_default()
     ));
     match &pull.terms {

@@ -26,7 +26,8 @@ struct Watched {
     last_id: Option<String>,
 }
 
-/// Shows the cluster until Ctrl-C, until the node ends or until nobody reads on; as JSON, one event a line.
+/// Shows the cluster until Ctrl-C, until the node ends or until the output takes no more; as JSON, one event
+/// a line.
 pub async fn run(client: &Client, json: bool) -> anyhow::Result<()> {
     tokio::select! {
         result = watch(client, json) => result,
@@ -53,7 +54,7 @@ async fn watch(client: &Client, json: bool) -> anyhow::Result<()> {
     }
 }
 
-/// Until the node says that it ends.
+/// Until the node says that it ends, or the output takes no more.
 async fn follow(
     client: &Client,
     watched: &mut Watched,
@@ -76,6 +77,9 @@ async fn follow(
         }
         if watched.take(event) && !json {
             watched.show();
+        }
+        if ui::is_output_over() {
+            return Ok(());
         }
     }
     anyhow::bail!("the node ended the stream")

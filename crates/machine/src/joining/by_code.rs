@@ -204,7 +204,9 @@ fn cannot_move(ctx: &Context<'_>) -> Option<JoinFailure> {
     if view.removed().contains_key(&ctx.me()) {
         Some(JoinFailure::WasRemoved)
     } else if members > 1 {
-        Some(JoinFailure::IsMember { members })
+        // Itself, and those that have neither ended nor left.
+        let reached = 1 + ctx.members.iter().filter(|member| (ctx.is_linked)(**member)).count();
+        Some(JoinFailure::IsMember { members, reached })
     } else {
         ctx.is_busy.then_some(JoinFailure::IsBusy)
     }

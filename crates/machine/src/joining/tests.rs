@@ -1966,8 +1966,14 @@ fn a_used_node_joins_by_code_wherever_it_was_given_out() {
     node.call(|joining, ctx, out| joining.moved_in(ctx, true, out));
     let name = inviter.config.name.clone();
     assert_eq!(by_code_news(&mut node).1, [Ok(name)]);
-    by_code(&mut node, None, Vec::new());
-    assert!(by_code_news(&mut node).1[0].as_ref().is_err_and(|reason| reason.contains("exo leave")));
+    for reached in 1..=2 {
+        if reached == 2 {
+            node.linked.insert(inviter.me());
+        }
+        by_code(&mut node, None, Vec::new());
+        let why = by_code_news(&mut node).1[0].clone().unwrap_err();
+        assert!(why.contains("exo leave") && why.contains(&format!("of 2 ({reached} there)")), "{why}");
+    }
 }
 
 #[test]

@@ -143,6 +143,7 @@ impl Pull {
             (None, None) => (shown(), None, None, None),
         };
         Some(SavedPull {
+            id: view.id.parse().unwrap_or(0),
             file,
             reference: self.reference.whole(),
             commit,

@@ -14,6 +14,9 @@ const BYTES_MAX: u64 = 1 << 20;
 /// One download.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SavedPull {
+    /// What clients call it; 0 of a version that did not keep it.
+    #[serde(default)]
+    pub id: u64,
     pub reference: String,
     /// The commit it means, once that is known: the branch may move, and what is on the disk is of this one.
     pub commit: Option<String>,
@@ -45,50 +48,55 @@ pub struct SavedPull {
     pub started_unix_s: u64,
 }
 
-#[derive(Serialize, Deserialize)]
-struct SavedPulls {
+/// All that is kept.
+#[derive(PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct SavedPulls {
     version: u32,
-    pulls: Vec<SavedPull>,
+    /// The largest id so far: a script may still know a download by it that is over.
+    #[serde(default)]
+    pub last_id: u64,
+    pub pulls: Vec<SavedPull>,
 }
 
 /// The list in the folder of fetched models; empty where it cannot be read.
-pub fn read(root: &Path) -> Vec<SavedPull> {
+pub fn read(root: &Path) -> SavedPulls {
     let path = root.join(FILE);
     match read_file(&path) {
-        Ok(pulls) => pulls,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Ok(saved) => saved,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => SavedPulls::default(),
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "the list of downloads cannot be read: start them again with `exo pull`, which keeps bytes already fetched");
-            Vec::new()
+            SavedPulls::default()
         }
     }
 }
 
-fn read_file(path: &Path) -> io::Result<Vec<SavedPull>> {
+fn read_file(path: &Path) -> io::Result<SavedPulls> {
     let mut bytes = Vec::new();
     File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
     parse(&bytes)
 }
 
-fn parse(bytes: &[u8]) -> io::Result<Vec<SavedPull>> {
+fn parse(bytes: &[u8]) -> io::Result<SavedPulls> {
     let saved: SavedPulls = serde_json::from_slice(bytes)?;
     match saved.version {
-        VERSION => Ok(saved.pulls),
+        VERSION => Ok(saved),
         other => Err(io::Error::other(format!("it has version {other}, this exo reads {VERSION}"))),
     }
 }
 
-/// Writes the list whole.
-pub fn write(root: &Path, pulls: Vec<SavedPull>) -> io::Result<()> {
+/// Writes the list whole. Where nothing was ever fetched there is no file.
+pub fn write(root: &Path, last_id: u64, pulls: Vec<SavedPull>) -> io::Result<()> {
     let path = root.join(FILE);
-    if pulls.is_empty() {
+    if pulls.is_empty() && last_id == 0 {
         return match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };
     }
     fs::create_dir_all(root)?;
-    exo_stdx::replace_for_owner(&path, &serde_json::to_vec_pretty(&SavedPulls { version: VERSION, pulls })?)
+    let saved = SavedPulls { version: VERSION, last_id, pulls };
+    exo_stdx::replace_for_owner(&path, &serde_json::to_vec_pretty(&saved)?)
 }
 
 #[cfg(test)]
@@ -99,8 +107,9 @@ mod tests {
     fn the_list_comes_back_and_a_damaged_one_is_empty() {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("hub");
-        assert_eq!(read(&root), []);
+        assert_eq!(read(&root), SavedPulls::default());
         let pull = SavedPull {
+            id: 3,
             reference: "hf.co/a/b".to_owned(),
             commit: Some("0".repeat(40)),
             label: Some("Q8_0".to_owned()),
@@ -116,8 +125,9 @@ mod tests {
             failed: Some(("no".to_owned(), None)),
             started_unix_s: 7,
         };
-        write(&root, vec![pull.clone()]).unwrap();
-        assert_eq!(read(&root), [pull]);
+        write(&root, 4, vec![pull.clone()]).unwrap();
+        let saved = read(&root);
+        assert_eq!((saved.last_id, saved.pulls), (4, vec![pull]));
         // With any byte changed or its end missing it is a list or an error.
         let whole = fs::read(root.join(FILE)).unwrap();
         for at in 0..whole.len() {
@@ -125,12 +135,15 @@ mod tests {
             for other in [b'-', b'9', b'"', b'{', b']', 0, 0xff] {
                 let mut bytes = whole.clone();
                 bytes[at] = other;
-                assert!(parse(&bytes).map_or(0, |pulls| pulls.len()) <= 1);
+                assert!(parse(&bytes).map_or(0, |saved| saved.pulls.len()) <= 1);
             }
         }
         fs::write(root.join(FILE), "{\"version\":9,\"pulls\":[]}").unwrap();
-        assert_eq!(read(&root), []);
-        write(&root, Vec::new()).unwrap();
+        assert_eq!(read(&root), SavedPulls::default());
+        write(&root, 4, Vec::new()).unwrap();
+        let saved = read(&root);
+        assert_eq!((saved.last_id, saved.pulls), (4, Vec::new()), "no id is given again");
+        write(&root, 0, Vec::new()).unwrap();
         assert!(!root.join(FILE).exists());
     }
 }

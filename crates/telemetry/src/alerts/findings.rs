@@ -610,13 +610,20 @@ fn in_words(seconds: u64) -> String {
     }
 }
 
+/// Rounded down: what is free is not more than what is said.
 fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / GIB)
+    format!("{:.1} GiB", (bytes as f64 / GIB * 10.0).floor() / 10.0)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{REASON_CHARS_MAX, cut, in_words};
+    use super::{REASON_CHARS_MAX, cut, gib, in_words};
+
+    #[test]
+    fn no_more_is_free_than_is_said() {
+        let shown = [0, 99 << 20, 1 << 29, (1 << 30) - 1, 3 << 30].map(gib);
+        assert_eq!(shown, ["0.0 GiB", "0.0 GiB", "0.5 GiB", "0.9 GiB", "3.0 GiB"]);
+    }
 
     #[test]
     fn a_reason_is_cut_behind_a_word_and_no_number_is_halved() {

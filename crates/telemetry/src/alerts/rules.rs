@@ -82,7 +82,7 @@ rules! {
     coordinator_unreached Critical (3, 5) "see that this machine and the one that coordinates reach each other: exo's port (52416, UDP and TCP) in both firewalls; until then ask on another machine";
     other_cluster Info (10, 30) "to make it one cluster, `exo invite` on one machine and `exo join` with its code on the other, which must have no members";
     transfer_stalled Warning (0, 5) "look at the network and the disk of the node that loads; it goes on by itself when they do";
-    download_failed Warning (0, 5) "`exo pulls` says what would help; `exo pulls resume ID` or \"try again\" on the page goes on where it stopped";
+    download_failed Warning (0, 5) "`exo pulls` says what would help; `exo pulls resume ID` or \"try again\" on the page goes on where it stopped, `exo pulls cancel ID` gives it up";
     quota_full Warning (0, 30) "`exo models remove` a model there, or let models take more with the setting `disk_quota_mib`";
     model_changed Warning (0, 5) "`exo models remove` it and `exo models add` the file anew, or put the old file back";
     // At a start its machines come one after the other.

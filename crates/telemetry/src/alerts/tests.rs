@@ -331,7 +331,8 @@ fn the_advice_on_a_lost_node_goes_for_the_network_of_this_one_and_for_the_last_a
     for each in ["own network", "start exo there again", "`exo remove`", "only admin", "`exo leave`"] {
         assert!(lost.contains(each), "{lost}");
     }
-    assert!(Rule::of("download_failed").unwrap().what_to_do.contains("`exo pulls resume ID`"));
+    let failed = Rule::of("download_failed").unwrap().what_to_do;
+    assert!(failed.contains("`exo pulls resume ID`") && failed.contains("`exo pulls cancel ID`"), "{failed}");
 }
 
 #[test]

@@ -37,6 +37,10 @@ pub(super) fn data_folder(config: &Config, in_use_by_us: bool) -> Check {
             Check::broken(NAME, format!("{} has no room left for a start: {error}", existing.display()))
                 .next("free 8 MiB there, or give --data-dir another place")
         }
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => {
+            Check::broken(NAME, format!("the disk of {} is read-only", existing.display()))
+                .next("mount it so that it can be written, or give --data-dir another folder")
+        }
         Err(error) => Check::broken(NAME, format!("{} cannot be written: {error}", existing.display()))
             .next("check who owns it, or give --data-dir a folder of your own"),
     }

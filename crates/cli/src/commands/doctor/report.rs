@@ -92,11 +92,11 @@ pub(super) async fn write(
     parts.insert(0, about(&parts, &missing, redactor.count));
     let size = archive(&path, &parts)?;
     for part in &parts {
-        ui::line(format!("{:22} {}", part.name, part.what));
+        ui::titled(&format!("{:22} ", part.name), &part.what);
     }
     missing.iter().for_each(|line| ui::warning(&format!("not in the report: {line}")));
     let (path_shown, size) = (path.display(), ui::bytes(size));
-    ui::line(format!(
+    ui::paragraph(format!(
         "{path_shown} ({size}), {} words replaced. It is a gzipped tar archive: look through it before you send it.",
         redactor.count
     ));
