@@ -58,8 +58,8 @@ pub enum JoinFailure {
     #[error("this node was removed from its cluster; `exo stop` and `exo leave` make it a new one first")]
     WasRemoved,
     #[error(
-        "this node is a member of a cluster of {members} ({reached} there); `exo leave` makes it a new one \
-         first"
+        "this node is a member of a cluster of {members} ({reached} there); `exo stop` and `exo leave` make \
+         it a new one first"
     )]
     IsMember { members: usize, reached: usize },
     #[error("requests run on this node, and joining would end them; try again when they are done")]
