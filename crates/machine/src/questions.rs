@@ -273,9 +273,7 @@ impl NodeMachine {
                     let state = instance.state.text(&|node| self.name_of(node));
                     Unresolved::Away { reason: format!("its instance {} is {state}", instance.instance()) }
                 }
-                None => {
-                    Unresolved::Unknown { known: known_names(&all), may_be_told: self.may_be_told() }
-                }
+                None => Unresolved::Unknown { known: known_names(&all), may_be_told: self.may_be_told() },
             });
         };
         Ok(Resolved {

@@ -73,7 +73,9 @@ pub enum LibraryError {
 impl From<LibraryError> for AdminError {
     fn from(error: LibraryError) -> Self {
         match error {
-            LibraryError::Differs { .. } | LibraryError::Changed { .. } => Self::Conflict { message: chain(&error) },
+            LibraryError::Differs { .. } | LibraryError::Changed { .. } => {
+                Self::Conflict { message: chain(&error) }
+            }
             LibraryError::Store(StoreError::DiskFull { .. }) => Self::Disk { message: chain(&error) },
             error => Self::Failed { message: chain(&error) },
         }

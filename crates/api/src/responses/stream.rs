@@ -103,12 +103,7 @@ impl ResponseStream {
     }
 
     /// The last event of an answer that is finished.
-    fn end(
-        &mut self,
-        usage: Option<ResponseUsage>,
-        exo: Option<ExoSummary>,
-        out: &mut Vec<ResponseEvent>,
-    ) {
+    fn end(&mut self, usage: Option<ResponseUsage>, exo: Option<ExoSummary>, out: &mut Vec<ResponseEvent>) {
         (self.response.usage, self.response.exo) = (usage, exo);
         let response = self.whole();
         let end = match self.response.status {

@@ -171,7 +171,9 @@ pub fn leave(config: &Config, is_sure: bool) -> anyhow::Result<()> {
          closed` to choose by `exo join CODE`"
     });
     if !was_removed {
-        ui::line("if the cluster goes on without it: `exo remove` on an admin there takes it off the list of members");
+        ui::line(
+            "if the cluster goes on without it: `exo remove` on an admin there takes it off the list of members",
+        );
     }
     Ok(())
 }

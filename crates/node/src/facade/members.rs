@@ -75,7 +75,8 @@ impl NodeFacade {
         let admins: Vec<_> = view.nodes.iter().filter(|node| node.role == MemberRole::Admin).collect();
         if !view.nodes.is_empty() && !view.nodes.iter().any(|node| node.is_self) {
             let message =
-                "this node was removed from its cluster; `exo stop` and `exo leave` make it a new one".to_owned();
+                "this node was removed from its cluster; `exo stop` and `exo leave` make it a new one"
+                    .to_owned();
             return Err(AdminError::Conflict { message });
         }
         if !admins.iter().any(|admin| admin.is_self) {
