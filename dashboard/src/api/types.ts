@@ -1063,6 +1063,14 @@ export type IncompleteDetails = {
   reason: string;
 };
 
+/** How many tokens the prompt of a response has. */
+export type InputTokenCount = {
+  /** All of them: of the instructions, the tools and the conversation, as the model's template prints them. */
+  input_tokens: number;
+  /** Always `response.input_tokens`. */
+  object: string;
+};
+
 /** What wavers at one instance. */
 export type InstanceLoad = {
   /** Id of the instance. */
