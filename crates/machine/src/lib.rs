@@ -211,9 +211,8 @@ pub struct NodeMachine {
     /// is looked at.
     grace_until: Time,
     awake: Awake,
-    is_view_stale: bool,
-    /// What changed of the view is more than measurements.
-    is_view_news: bool,
+    /// The view is stale; whether what changed of it is more than measurements.
+    is_stale_view_news: Option<bool>,
     is_stopping: bool,
 }
 

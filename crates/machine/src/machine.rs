@@ -145,8 +145,7 @@ impl NodeMachine {
             ticked: now.time,
             grace_until: Time::ZERO,
             awake: Awake::new(now.time),
-            is_view_stale: false,
-            is_view_news: false,
+            is_stale_view_news: None,
             is_stopping: false,
             config,
         };
@@ -385,8 +384,7 @@ impl NodeMachine {
     }
 
     fn finish(&mut self) -> Vec<Effect> {
-        if std::mem::take(&mut self.is_view_stale) {
-            let is_news = std::mem::take(&mut self.is_view_news);
+        if let Some(is_news) = self.is_stale_view_news.take() {
             self.out.push(Effect::Publish { is_news });
         }
         std::mem::take(&mut self.out)
@@ -445,12 +443,12 @@ impl NodeMachine {
     }
 
     pub(crate) fn view_changed(&mut self) {
-        (self.is_view_stale, self.is_view_news) = (true, true);
+        self.is_stale_view_news = Some(true);
     }
 
     /// Something was measured again.
     pub(crate) fn view_wavered(&mut self) {
-        self.is_view_stale = true;
+        self.is_stale_view_news.get_or_insert(false);
     }
 
     pub(crate) fn notice(&mut self, notice: Notice) {
