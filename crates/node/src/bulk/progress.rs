@@ -212,7 +212,7 @@ mod tests {
         partial.write_chunk(chunk(10), &bytes).unwrap();
         let len = bytes.len() as u64;
         let written = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::park_timeout(Duration::from_millis(100));
             writer.send(ChunkNews::Written { chunk: chunk(10), bytes: len, from: Some(MEMBER) });
             drop(WriteUnderWay(&writer.writes));
         });
