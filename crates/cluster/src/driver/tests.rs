@@ -284,7 +284,7 @@ fn an_interrupted_answer_ends_with_what_was_lost_after_two_minutes() {
 fn long_pause() -> DriverConfig {
     let [queue_deadline, overall_deadline, pause_max, idle_deadline] =
         [50, 100, 300, 1000].map(Duration::from_secs);
-    DriverConfig { queue_deadline, overall_deadline, pause_max, idle_deadline, ..DriverConfig::default() }
+    DriverConfig { queue_deadline, overall_deadline, pause_max, idle_deadline }
 }
 
 #[test]
