@@ -173,10 +173,13 @@ impl<'a> Obtaining<'a> {
                 tokio::try_join!(self.fetch_from_peers(chunks, &sender), self.fetch_from_hub(chunks, &sender))
                     .map(drop)
             };
-            let looks = join_all(self.peers.iter().map(|peer| peer.look_on(self.destination)));
+            let looks = async {
+                join_all(self.peers.iter().map(|peer| peer.look_on(self.destination))).await;
+                std::future::pending().await // none ends, but there may be none
+            };
             tokio::select! {
                 fetched = fetched => fetched,
-                _ = looks => std::future::pending().await, // none ends
+                never = looks => never,
             }
         };
         let mut is_given = false;
