@@ -397,8 +397,7 @@ impl Joining {
             }
         } else {
             if self.requests.seen(node, is_fresh) {
-                tracing::trace!(peer = %node, "who asked to join has a cluster by now");
-                out.push(JoiningOutput::Stale);
+                tracing::trace!(peer = %node, "who asked to join has a cluster by now, as is said in its name");
             }
             let is_member = ctx.members.contains(&node);
             // Who let this node in is asked again if no log comes of it.

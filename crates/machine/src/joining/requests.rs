@@ -15,6 +15,8 @@ const TOLD_MAX: usize = 8;
 const TOLD_LASTS: Duration = Duration::from_secs(600);
 /// Who asks is shown for so long behind its last time. It asks again after 15 s while it runs.
 const SHOWN_FOR: Duration = Duration::from_secs(60);
+/// And for so long once it is said that it has a cluster by now: it would ask again before.
+const MOVED_SHOWN_FOR: Duration = Duration::from_secs(20);
 /// How long a stranger is not shown that a person has refused.
 const REFUSED_LASTS: Duration = Duration::from_secs(3600);
 /// Refused ones that are remembered: a person refuses each, so there are few.
@@ -42,12 +44,14 @@ pub struct Request {
     told: Option<Time>,
     /// Whether it was alone in a new cluster of its own when it was last seen.
     was_fresh: bool,
+    /// Since it last asked it was said in its name that it is so no more.
+    has_moved: bool,
 }
 
 impl Request {
     /// Who wants to come in asks again before.
     fn until(&self) -> Time {
-        self.last_asked + SHOWN_FOR
+        self.last_asked + if self.has_moved { MOVED_SHOWN_FOR } else { SHOWN_FOR }
     }
 }
 
@@ -56,7 +60,8 @@ impl Request {
     /// A request as the view may see it.
     pub(crate) fn new(name: &str, listen: SocketAddr) -> Self {
         let (name, words) = (name.to_owned(), "acorn actor album amber".to_owned());
-        Self { name, listen, words, last_asked: Time::ZERO, told: None, was_fresh: false }
+        let (last_asked, told, was_fresh, has_moved) = (Time::ZERO, None, false, false);
+        Self { name, listen, words, last_asked, told, was_fresh, has_moved }
     }
 }
 
@@ -125,7 +130,7 @@ impl Requests {
         (listen, words): (SocketAddr, &str),
     ) -> RequestNotice {
         if let Some(request) = self.all.get_mut(&node) {
-            (request.last_asked, request.words) = (now, words.to_owned());
+            (request.last_asked, request.words, request.has_moved) = (now, words.to_owned(), false);
             return RequestNotice::Known;
         }
         if self.all.len() >= REQUESTS_MAX {
@@ -135,7 +140,8 @@ impl Requests {
         let is_told = has_room && self.may_tell(now);
         if has_room {
             let (name, words, told) = (name.to_owned(), words.to_owned(), is_told.then_some(now));
-            let request = Request { name, listen, words, last_asked: now, told, was_fresh: false };
+            let (last_asked, was_fresh, has_moved) = (now, false, false);
+            let request = Request { name, listen, words, last_asked, told, was_fresh, has_moved };
             self.all.insert(node, request);
         } else {
             tracing::trace!(peer = %node, max = REQUESTS_MAX, "no room to show one more who asks to join");
@@ -150,12 +156,13 @@ impl Requests {
         RequestNotice::Counted
     }
 
-    /// A stranger is seen. One that was fresh and is so no more has a cluster by now, and is taken out: it
-    /// asks no more, and if it does after all it is shown again. Whether it was there.
+    /// A stranger is seen. One that was fresh and is so no more has a cluster by now, and goes when it does
+    /// not ask again: anybody can say so in its name, and only who has its key can ask. Whether that is news.
     pub(super) fn seen(&mut self, node: NodeId, is_fresh: bool) -> bool {
         let Some(request) = self.all.get_mut(&node) else { return false };
         let was_fresh = std::mem::replace(&mut request.was_fresh, is_fresh);
-        was_fresh && !is_fresh && self.remove(node)
+        request.has_moved = !is_fresh && (was_fresh || request.has_moved);
+        was_fresh && !is_fresh
     }
 
     /// Whether one more notice is none too many.

@@ -1299,6 +1299,7 @@ fn a_stranger_that_asked_and_has_a_cluster_since_is_shown_and_let_in_no_more_unt
             node.lost(stranger); // a change of what it says may come as a goodbye and a greeting
         }
         node.found(stranger, false);
+        node.wait(Duration::from_secs(20));
         assert!(node.joining.requests().is_empty() && node.take().contains(&JoiningOutput::Stale));
         assert!(!node.invite(stranger));
         assert_eq!(node.joining.in_other_cluster(stranger), Some("found"));
@@ -1306,7 +1307,25 @@ fn a_stranger_that_asked_and_has_a_cluster_since_is_shown_and_let_in_no_more_unt
     // As one that is alone and whose door is shut does where a person named this node.
     node.asked(stranger);
     node.found(stranger, false);
+    node.wait(Duration::from_secs(30));
     assert!(node.joining.requests().contains_key(&stranger) && node.invite(stranger));
+}
+
+/// What is announced is anybody's word, and who asks has proven its key.
+#[test]
+fn a_stranger_that_asks_stays_shown_though_others_say_in_its_name_that_it_has_a_cluster() {
+    let keys = keys(2);
+    let (mut node, stranger) = (Node::fresh(keys[0].clone(), &[]), keys[1].1);
+    node.now.unix_s = SHUT_UNIX_S;
+    for _ in 0..4 {
+        node.asked(stranger);
+        node.found(stranger, true);
+        node.found(stranger, false);
+        assert!(node.joining.requests().contains_key(&stranger));
+        node.wait(Duration::from_secs(15));
+        assert!(node.joining.requests().contains_key(&stranger), "it asks again about now");
+    }
+    assert!(node.invite(stranger));
 }
 
 #[test]
@@ -1317,6 +1336,7 @@ fn a_stranger_that_was_seen_before_it_asked_counts_as_new_until_it_is_seen_other
     node.found(stranger, true);
     node.asked(stranger);
     node.found(stranger, false);
+    node.wait(Duration::from_secs(20));
     assert!(node.joining.requests().is_empty());
 }
 
