@@ -298,7 +298,8 @@ impl NodeMachine {
             Written::Replaced(replaced) => self.replaced(replaced),
             Written::Trust(trust) => self.trust_written(trust),
             Written::Snapshot(head) => self.log.folded(head),
-            Written::Addresses | Written::Ended => {}
+            Written::Ended(ended) if ended != self.ended => self.keep_ended(),
+            Written::Addresses | Written::Ended(_) => {}
         }
     }
 
@@ -380,7 +381,7 @@ impl NodeMachine {
                 "the journal is not folded; it goes on growing"
             }
             Unwritten::Addresses => "addresses are not remembered",
-            Unwritten::Ended => "which members have ended is not remembered",
+            Unwritten::Ended(_) => "which members have ended is not remembered",
         };
         self.notice(Notice::Warning(format!("{what}: {reason}")));
     }

@@ -194,18 +194,21 @@ impl NodeMachine {
                 self.ended.insert(node, self.now.unix_s);
             }
             _ if !is_known => return false,
-            // It came back while this node was not there, and was lost then.
+            // It came back while this node was not there, and was lost then. In the run that heard its
+            // goodbye it is known to be gone.
             _ => {
                 self.ended.remove(&node);
-                self.gone_since.remove(&node);
+                if !self.statuses.contains_key(&node) {
+                    self.gone_since.remove(&node);
+                }
             }
         }
         self.keep_ended();
         reason == LossReason::Left
     }
 
-    fn keep_ended(&mut self) {
-        self.writes.ended(self.awake.ran(), self.ended.clone(), &mut self.out);
+    pub(crate) fn keep_ended(&mut self) {
+        self.writes.ended(self.awake.ran(), &self.ended, &mut self.out);
     }
 
     fn coordinator_changed(&mut self, epoch: Epoch, coordinator: NodeId) {

@@ -97,7 +97,7 @@ pub(crate) enum Written {
     Trust(Durable<TrustWrite>),
     Snapshot(LogHead),
     Addresses,
-    Ended,
+    Ended(BTreeMap<NodeId, u64>),
 }
 
 /// What a write is for that is on its way, or did not happen.
@@ -110,7 +110,7 @@ pub(crate) enum Unwritten {
     Trust(TrustWrite),
     Snapshot(LogHead),
     Addresses,
-    Ended,
+    Ended(BTreeMap<NodeId, u64>),
 }
 
 /// Writes on their way to disk, and what follows from each. Their times are those in which the machine ran:
@@ -159,8 +159,12 @@ impl Writes {
         self.begin(now, write, Unwritten::Addresses, out);
     }
 
-    pub(crate) fn ended(&mut self, now: Time, ended: BTreeMap<NodeId, u64>, out: &mut Vec<Effect>) {
-        self.begin(now, Write::Ended(ended), Unwritten::Ended, out);
+    /// One at a time: a member may come and go as it pleases, and the disk may be slow. Whether more has
+    /// changed meanwhile shows when it is written.
+    pub(crate) fn ended(&mut self, now: Time, ended: &BTreeMap<NodeId, u64>, out: &mut Vec<Effect>) {
+        if !self.waiting.values().any(|(_, waiting)| matches!(waiting, Unwritten::Ended(_))) {
+            self.begin(now, Write::Ended(ended.clone()), Unwritten::Ended(ended.clone()), out);
+        }
     }
 
     fn begin(&mut self, now: Time, write: Write, waiting: Unwritten, out: &mut Vec<Effect>) {
@@ -247,7 +251,7 @@ impl Unwritten {
             Self::Trust(trust) => Written::Trust(Durable(trust)),
             Self::Snapshot(head) => Written::Snapshot(head),
             Self::Addresses => Written::Addresses,
-            Self::Ended => Written::Ended,
+            Self::Ended(ended) => Written::Ended(ended),
         }
     }
 }

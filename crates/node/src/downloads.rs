@@ -25,7 +25,6 @@ use exo_api::{
     HubSearchRequest, HubShowRequest, NodeStatus, PrunedView, PullRequest, PullState, PullView, RepoView,
     UpdateQuery, UpdateView,
 };
-use exo_cluster::bounds::time;
 use exo_cluster::wire::PullReport;
 use exo_hub::{Cancel, Client, HubError, KeptDownloads, Memory, Reference, RegistryReference, Settings};
 use exo_stdx::{Mutex, unix_s};
@@ -42,7 +41,7 @@ use crate::hub_bytes::hub_settings;
 use crate::library::Library;
 use crate::library::eviction::list_again;
 use crate::meters::Meters;
-use crate::questions::{ANSWER_MAX, blocking};
+use crate::questions::{ANSWER_MAX, blocking, blocking_within};
 use exo_accelerators::chain;
 use pull::{DownloadCommand, Pull, drive, settings_for};
 use saved::SavedPull;
@@ -373,15 +372,12 @@ impl DownloadsInner {
     /// The same for a task, which must not wait for a disk: the loop runs on the same threads.
     async fn settings_in_time(self: &Arc<Self>) -> Result<Result<Settings, HubError>, AdminError> {
         let shared = self.clone();
-        let read = tokio::time::timeout(ANSWER_MAX, blocking(move || shared.settings()));
-        let late = |_| {
-            let within = time(ANSWER_MAX);
-            let message = format!(
+        let late = |within: &str| {
+            format!(
                 "the disk that keeps a token of the hub, in the data or home folder, has not answered in {within}"
-            );
-            AdminError::Late { message }
+            )
         };
-        read.await.map_err(late)?
+        blocking_within(ANSWER_MAX, late, move || shared.settings()).await
     }
 
     /// What a model may take: of each node that is there its largest device, less a tenth.

@@ -254,7 +254,7 @@ impl DataDir {
         let Ok(Some(entries)) = self.trust() else { return false };
         let entries: Result<Vec<_>, _> = entries.iter().map(|bytes| Entry::decode(bytes)).collect();
         let log = entries.ok().and_then(|entries| TrustLog::from_entries(entries).ok().flatten());
-        let key = NodeKey::load_or_create(&self.path.join("node.key"));
+        let key = NodeKey::load_existing(&self.path.join("node.key"));
         matches!((log, key), (Some(log), Ok(key)) if log.view().removed().contains_key(&key.node_id()))
     }
 
@@ -608,6 +608,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
         assert!(!data.is_removed(), "it never was in a cluster");
+        data.set_trust(&written(&log_of(1, false))).unwrap();
+        assert!(!data.is_removed() && !dir.path().join("node.key").exists(), "who asks makes no key");
         let me = NodeKey::load_or_create(&dir.path().join("node.key")).unwrap().node_id();
         let (founder, mut log) = (NodeKey::from_seed(&[1; 32]), log_of(1, false));
         for (act, is_removed) in [

@@ -59,6 +59,16 @@ pub(crate) async fn blocking<T: Send + 'static>(
     done.map_err(|error| AdminError::Failed { message: error.to_string() })
 }
 
+/// The same, for a disk that may not answer: `late` says what that means, given the time that it had.
+pub(crate) async fn blocking_within<T: Send + 'static>(
+    within: Duration,
+    late: impl FnOnce(&str) -> String,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, AdminError> {
+    let done = tokio::time::timeout(within, blocking(work)).await;
+    done.unwrap_or_else(|_| Err(AdminError::Late { message: late(&time(within)) }))
+}
+
 pub(crate) async fn ask_node(
     node: &EventSender,
     question: Question,

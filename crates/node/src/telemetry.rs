@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exo_api::{AdminError, AlertView, ClusterView, SeriesQuery, SeriesView, SilenceRequest, TelemetryView};
-use exo_cluster::bounds::time;
 use exo_machine::Now;
 use exo_stdx::Mutex;
 use exo_telemetry::{AlertInputs, Alerts, OwnFacts, Series, SilenceError, Subject};
@@ -15,7 +14,7 @@ use exo_types::Time;
 
 use crate::files::DataDir;
 use crate::prediction_events::{PredictionEvent, PredictionEvents};
-use crate::questions::{ANSWER_MAX, blocking};
+use crate::questions::{ANSWER_MAX, blocking_within};
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -102,15 +101,12 @@ impl Telemetry {
         request: &SilenceRequest,
     ) -> Result<(), AdminError> {
         self.silence_now(request)?;
-        let saved = tokio::time::timeout(within, blocking(move || self.save_silences()));
-        let late = |_| {
-            let within = time(within);
-            let message = format!(
+        let late = |within: &str| {
+            format!(
                 "it holds, but the disk has not taken it within {within}: a restart of this node may end it"
-            );
-            AdminError::Late { message }
+            )
         };
-        saved.await.map_err(late)??
+        blocking_within(within, late, move || self.save_silences()).await?
     }
 
     fn silence_now(&self, request: &SilenceRequest) -> Result<(), AdminError> {

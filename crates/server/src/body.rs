@@ -52,7 +52,7 @@ pub async fn read_json<T: Send + 'static>(
     }
     // It goes on when the client has gone, and takes its room until it is over.
     let parse = move || (parse(&bytes, take), lease);
-    let (value, lease) = app.compute.run(parse).await?;
+    let (value, lease) = app.compute.run(app.options.body_timeout, parse).await?;
     Ok((value?, lease))
 }
 

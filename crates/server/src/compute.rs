@@ -2,6 +2,7 @@
 //! what is loaded answers whatever a disk does.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 
@@ -20,8 +21,23 @@ impl Default for ComputeThreads {
 }
 
 impl ComputeThreads {
-    /// Does this in its turn. Once begun it goes on when nobody waits for it any more.
+    /// Does this in its turn, and says so where that and the work take longer than this. Once begun it goes
+    /// on when nobody waits for it any more.
     pub async fn run<T: Send + 'static>(
+        &self,
+        within: Duration,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let done = tokio::time::timeout(within, self.in_turn(work)).await;
+        done.unwrap_or_else(|_| {
+            let seconds = within.as_secs_f32();
+            Err(ApiError::deadline(format!(
+                "this node had not read the request within {seconds} s: it reads others"
+            )))
+        })
+    }
+
+    async fn in_turn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, ApiError> {
@@ -44,17 +60,16 @@ impl ComputeThreads {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::sync::mpsc;
 
     use super::*;
 
     #[tokio::test]
     async fn so_many_threads_compute_at_once_and_what_panics_keeps_no_turn() {
+        const LONG: Duration = Duration::from_secs(60);
         let threads = Arc::<ComputeThreads>::default();
         for _ in 0..THREADS_MAX {
-            let panicked = threads.run(|| -> u32 { panic!("a bug in a parser") }).await;
+            let panicked = threads.run(LONG, || -> u32 { panic!("a bug in a parser") }).await;
             assert_eq!(panicked.map_err(|error| error.code), Err("internal_error"));
         }
         let (began, mut begun) = mpsc::unbounded_channel();
@@ -66,7 +81,7 @@ mod tests {
                 let _ = began.send(());
                 let _ = gate.recv();
             };
-            tokio::spawn(async move { threads.run(work).await.is_ok() })
+            tokio::spawn(async move { threads.run(LONG, work).await.is_ok() })
         };
         let asked: Vec<_> = gates.into_iter().map(begin).collect();
         for _ in 0..THREADS_MAX {
@@ -75,6 +90,8 @@ mod tests {
         }
         let one_more = tokio::time::timeout(Duration::from_millis(200), begun.recv()).await;
         assert!(one_more.is_err(), "it waits for its turn");
+        let late = threads.run(Duration::from_millis(20), || ()).await;
+        assert_eq!(late.map_err(|error| error.code), Err("deadline_exceeded"));
         drop(ends);
         for one in asked {
             assert_eq!(one.await.ok(), Some(true));

@@ -109,7 +109,7 @@ impl Body {
             let text = body.to_string();
             Ok::<_, ApiError>((RecordedRequest::parse(body, &text)?, lease))
         };
-        app.compute.run(read).await?
+        app.compute.run(app.options.body_timeout, read).await?
     }
 }
 
@@ -195,7 +195,7 @@ pub async fn replay(
     held.add(4 * app.kept.bytes(principal, id).ok_or_else(is_gone)?)?;
     let (whole, deltas) = app.kept.replayed(principal, id).ok_or_else(is_gone)?;
     let parse = move || Ok::<_, ApiError>(Replay::new(parse_kept(&whole)?, deltas, after));
-    let steps = app.compute.run(parse).await??;
+    let steps = app.compute.run(app.options.body_timeout, parse).await??;
     let texts = steps.filter(|events| !events.is_empty()).map(move |events| {
         // The room is taken until the client has read to the end.
         let _ = &held;

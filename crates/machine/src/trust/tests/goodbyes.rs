@@ -20,12 +20,36 @@ fn founder(ended: BTreeMap<NodeId, u64>) -> Lone {
 fn hears(node: &mut Lone, body: Body) -> Option<BTreeMap<NodeId, u64>> {
     let message = Message { epoch: None, incarnation: 1, body };
     node.machine.membership_message(MEMBER, &message.encode());
+    writes(node).pop().map(|(_, ended)| ended)
+}
+
+/// What is to be written of who ended since this was asked last.
+fn writes(node: &mut Lone) -> Vec<(PersistId, BTreeMap<NodeId, u64>)> {
     let effects = std::mem::take(&mut node.machine.out);
     let written = effects.into_iter().filter_map(|effect| match effect {
-        Effect::Persist { write: Write::Ended(ended), .. } => Some(ended),
+        Effect::Persist { id, write: Write::Ended(ended) } => Some((id, ended)),
         _ => None,
     });
-    written.last()
+    written.collect()
+}
+
+#[test]
+fn of_a_member_that_comes_and_goes_one_write_is_under_way_and_the_last_one_is_of_what_is() {
+    let mut node = founder(BTreeMap::new());
+    let mut changes = |at: u64| {
+        node.machine.ended.insert(MEMBER, at);
+        node.machine.keep_ended();
+        writes(&mut node)
+    };
+    let first = changes(1);
+    let [(id, _)] = first[..] else { panic!("{first:?}") };
+    assert!((2..100).all(|at| changes(at).is_empty()));
+    node.machine.persisted(id, Ok(()));
+    let last = writes(&mut node);
+    let [(id, ended)] = &last[..] else { panic!("{last:?}") };
+    assert_eq!(*ended, BTreeMap::from([(MEMBER, 99)]));
+    node.machine.persisted(*id, Ok(()));
+    assert_eq!(writes(&mut node), []);
 }
 
 #[test]
