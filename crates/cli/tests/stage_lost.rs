@@ -121,6 +121,11 @@ fn an_answer_goes_on_within_half_a_second_when_a_data_link_is_reset() {
         let (expected, loaded) = (long_answer(&nodes[driver], LONG), loads(&nodes));
         let mut pauses = Vec::new();
         for (a, b) in [(first, beside), (beside, last), (last, first)].repeat(2) {
+            // They may still dial after the reset before.
+            support::wait_for("a connection between the two", Duration::from_secs(10), || {
+                let found = support::connections_between(&nodes[a], &nodes[b]);
+                found.is_none_or(|found| !found.is_empty()).then_some(())
+            });
             let mut stream = stream_until(&nodes[driver], LONG, 20);
             let before = Instant::now();
             match support::reset_between(&nodes[a], &nodes[b]) {

@@ -664,24 +664,29 @@ pub fn send(signal: &str, pid: u32) {
 /// Ends the connections over TCP between two nodes as a router that forgets them does, each with a reset; how
 /// many. The data link is one, and control takes QUIC. `None` where this system lets nobody do that.
 pub fn reset_between(a: &Node, b: &Node) -> Option<usize> {
-    let ss = |args: &[&str]| Some(stdout(&Command::new("ss").args(args).output().ok()?));
-    let between = || -> Option<Vec<[String; 2]>> {
-        let all = ss(&["-tnpH", "state", "established"])?;
-        let of = |node: &Node| {
-            let owner = format!("pid={},", node.pid());
-            let own = all.lines().filter(move |line| line.contains(&owner));
-            own.filter_map(|line| line.split_whitespace().skip(2).take(2).collect::<Vec<_>>().try_into().ok())
-                .map(|ends: [&str; 2]| ends.map(str::to_owned))
-        };
-        let others: Vec<[String; 2]> = of(b).collect();
-        Some(of(a).filter(|[local, remote]| others.iter().any(|[l, r]| (l, r) == (remote, local))).collect())
-    };
-    let found = between()?;
+    let found = connections_between(a, b)?;
     for [local, remote] in &found {
         ss(&["-KtnH", "src", local, "dst", remote])?;
     }
-    let left = between()?;
+    let left = connections_between(a, b)?;
     found.iter().all(|ended| !left.contains(ended)).then_some(found.len())
+}
+
+/// Both ends of each TCP connection between two nodes; nothing where no tool lists them.
+pub fn connections_between(a: &Node, b: &Node) -> Option<Vec<[String; 2]>> {
+    let all = ss(&["-tnpH", "state", "established"])?;
+    let of = |node: &Node| {
+        let owner = format!("pid={},", node.pid());
+        let own = all.lines().filter(move |line| line.contains(&owner));
+        own.filter_map(|line| line.split_whitespace().skip(2).take(2).collect::<Vec<_>>().try_into().ok())
+            .map(|ends: [&str; 2]| ends.map(str::to_owned))
+    };
+    let others: Vec<[String; 2]> = of(b).collect();
+    Some(of(a).filter(|[local, remote]| others.iter().any(|[l, r]| (l, r) == (remote, local))).collect())
+}
+
+fn ss(args: &[&str]) -> Option<String> {
+    Some(stdout(&Command::new("ss").args(args).output().ok()?))
 }
 
 /// A long answer, drawn with a seed: every token of it depends on all before.
